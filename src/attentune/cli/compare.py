@@ -36,7 +36,7 @@ Train every preset on every task with every seed, in parallel, and write one rec
 --train_size N,N  numbers of training rows, such as 250,1000,all
 --retry_failed  repeat runs that are recorded as failed
 --keep_runs  keep the folders of finished runs, with their weights
---keep_best  keep the folder of each preset's best run, for attentune predict --best and others
+--keep_best  keep the folder of each preset's best run, for attentune predict and others, and print its name
 {EXECUTOR}
 --baseline NAME  the method that the others are compared with (default: the first one)
 {FORMAT}
@@ -115,6 +115,8 @@ def run(arguments: Sequence[str]) -> int:
     except ComparisonStopped as stop:
         return stopped(stop, "compare", arguments)
     _print(records, folder, parsed)
+    if parsed.keep_best:
+        _tell_kept(records, Path(folder))
     failed = [record for record in records if not record.is_done]
     if failed:
         print(
@@ -158,6 +160,12 @@ def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
         print(to_json({"answer": answer, "cells": cells, **found}), end="")
     elif verdicts is not None:
         print("\n" + "\n".join([*answer_of(verdicts), verdicts.text()]), end="")
+
+
+def _tell_kept(records: Sequence[Any], folder: Path) -> None:
+    """Say on standard error which run folders were kept."""
+    runs = ((folder / "runs" / record.run.name, record) for record in records)
+    tell(f"kept: {run} ({record.metric} {number(record.score)})" for run, record in runs if run.is_dir())
 
 
 def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from attentune.cli.flags import (
-    BEST,
     FORMAT,
     PRECISION,
     ROW_SETTINGS,
@@ -15,9 +14,8 @@ from attentune.cli.flags import (
     command_parser,
     data_from,
     has_flag,
-    overrides_of,
 )
-from attentune.cli.inputs import check_columns, check_named, read_file_rows, tell, tell_cut_texts, use_best
+from attentune.cli.inputs import check_columns, check_named, read_file_rows, tell, tell_cut_texts
 from attentune.cli.output import csv_text, number, progress_lines, short, table
 from attentune.config import DataConfig
 from attentune.errors import ConfigError
@@ -30,7 +28,6 @@ Labels are matched by name.
 
 RUN  a run folder or checkpoint
 --suite hans  evaluate entailment runs on HANS instead; see evaluate --suite hans --help
-{BEST}
 --split NAME  split: validation, test or train (default: validation; test with --test_file)
 --show_errors N>=0  worst errors to print (default: 10)
 --out_of_scope_file FILE  texts of no class: how well they are told apart, and what the threshold of --reject loses
@@ -88,9 +85,6 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser(arguments).parse(arguments)
     if parsed.suite is not None:
         return _hans(parsed, problems)
-    # A task alone selects the run; its rows are those of the run, unless a folder or file is named.
-    given = {name for name in overrides_of(parsed, []) if name in ("data.data_dir", "data.dataset_name")}
-    use_best(parsed, names_rows=not given)
     data_config = data_from(parsed, problems)
     is_test = data_config is not None and data_config.test_file is not None and data_config.validation_file is None
     split = parsed.split or ("test" if is_test else "validation")

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attentune.cli.flags import (
-    BEST,
-    BEST_OF_TASK,
     FORMAT,
     PRECISION,
     TEXT_SETTINGS,
@@ -30,7 +28,6 @@ from attentune.cli.inputs import (
     tell,
     tell_cut_texts,
     text_chunks,
-    use_best,
 )
 from attentune.cli.output import progress_lines, table
 from attentune.explain.explanation import check_method_names, ignored_text
@@ -47,7 +44,6 @@ Score how much each word of a text contributed to the prediction of a saved run.
 
 RUN  a run folder or checkpoint
 --fit  fit a head that explains each prediction in the same pass instead; see explain --fit --help
-{BEST}
 --method A,B  one or several methods (default: fast-shap if explain --fit has fitted enough, else leave-one-out)
 --target CLASS  the class to explain (default: the predicted one)
 --contrast CLASS  explain why the class and not this one, by the difference of their logits
@@ -86,7 +82,6 @@ Fit a head to a saved run that explains each prediction in the pass that makes i
 
 RUN  a run folder
 --fit  fit the head
-{BEST_OF_TASK}
 --input_file FILE  a file of texts without labels (default: the run's training rows)
 --max_samples N  the most texts, drawn at random (default: 2000)
 --copies N  masked copies of each text, an even number (default: 8)
@@ -122,7 +117,6 @@ def run(arguments: Sequence[str]) -> int:
     all_heads = parsed.heads in (None, ["all"])
     heads = None if all_heads else [whole_number("--heads", head, problems) or 1 for head in parsed.heads]
     _check_flags(parsed, problems)
-    use_best(parsed, names_rows=parsed.text is not None or parsed.input_file is not None)
     kind = _kind(parsed, problems)
     data = check_text_flags(parsed, problems)
     check_named(parsed)
@@ -352,7 +346,6 @@ def class_tables(by_class: Mapping[str, Sequence[ClassWord]], units: Mapping[str
 
 def _fit(parsed: Any, problems: list[str]) -> int:
     """Fit and save the head; return the exit status."""
-    use_best(parsed)
     data = config_from(parsed, problems).data
     check_named(parsed)
 

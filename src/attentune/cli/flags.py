@@ -22,8 +22,6 @@ FILE = "[FILE]  the file of training rows, as --train_file"
 FORMAT = "--format text|json  output format (default: text)"
 QUIET = "--quiet  no progress on standard error"
 PRECISION = "--precision VALUE  auto, fp32, bf16 or fp16; bf16 and fp16 round (fp32 if not given)"
-BEST = "--best  RUN is the folder of a comparison or search: use its best run (by the mean validation score)"
-BEST_OF_TASK = f"{BEST}\n--task NAME  with --best: the task, if the comparison has several"
 TEXTS = """--text TEXT  one text
 --text_pair TEXT  its second text, for a model of text pairs
 --input_file FILE  a file of texts: .csv .tsv .json .jsonl .parquet ..., or - for standard input

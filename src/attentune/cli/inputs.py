@@ -47,21 +47,6 @@ def executor_options(parsed: Any, problems: list[str]) -> ExecutorOptions:
     return options
 
 
-def use_best(parsed: Any, *, names_rows: bool = False) -> None:
-    """With `--best`, replace `parsed.run` by the best run in that folder, and say on standard error which it is."""
-    if not parsed.best:
-        return
-    from attentune.report.analysis import best_run, tasks_of
-
-    name = "data.task" if "data.task" in vars(parsed) else "task"
-    task = getattr(parsed, name)
-    best = best_run(parsed.run, task)
-    if task is not None and names_rows and len(tasks_of(parsed.run)) > 1:
-        setattr(parsed, name, None)
-    print(f"attentune: {best.sentence}", file=sys.stderr)
-    parsed.run = str(best.folder)
-
-
 def check_saved_run(run: str) -> None:
     """Check that there is a folder of this name, with a file of settings; the rest is checked when it is loaded."""
     folder = Path(run)
