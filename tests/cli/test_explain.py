@@ -129,23 +129,6 @@ def test_words_by_class_are_tables_or_lines(run, folder, attentune):
         assert 0 < line["low"] <= line["score"] <= line["high"]
 
 
-def test_heads_are_shown_as_table_lines_and_figure(run, tmp_path, attentune):
-    out, _ = attentune.done("explain", run, "--text", "a dull film", "--layer", 2, "--heads", "4,1")
-    assert "layer 2" in out
-    assert out.splitlines()[3].split() == ["word", "head", "4", "head", "1", "ssa"]
-    status, out, _ = attentune(
-        "explain", run, "--text", "a dull film", "--layer", "last", "--heads", "all", "--format", "json"
-    )
-    (line,) = parsed(out)
-    assert (line["layer"], line["heads"], len(line["tokens"])) == (3, [1, 2, 3, 4], 3)
-    assert [len(token["attention"]) for token in line["tokens"]] == [4, 4, 4]
-    status, out, _ = attentune(
-        "explain", run, "--text", "a dull film", "--layer", 1, "--output_file", tmp_path / "heads.png"
-    )
-    assert (status, out) == (0, "")
-    assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_pairs_are_explained_without_a_token_gate(plain_run, attentune):
     flags = ("--text", "A cat sat.", "--text-pair", "It rained.", "--method", "gradient", "--format", "json")
     out, _ = attentune.done("explain", plain_run, *flags)

@@ -1,4 +1,4 @@
-"""The charts of reports, drawn with Matplotlib: bars, rows with intervals, lines, confusion, attention heads.
+"""The charts of reports, drawn with Matplotlib: bars, rows with intervals, lines, confusion.
 
 Matplotlib (extra `explain`) is imported only here, and only when a figure is drawn.
 """
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from attentune.errors import ConfigError
-from attentune.explain.explanation import HeadAttention
 from attentune.io.files import write_bytes
 from attentune.plugins import require_extra
 from attentune.report.document import visible
@@ -33,8 +32,6 @@ _GREY = "#555555"
 _LONGEST_NAME = 30
 _ROW_IN = 0.36
 _MOST_MATRICES_BESIDE = 4
-# Taller figures are unreadable, and the tallest exceed what Matplotlib can draw.
-_MOST_TOKENS = 300
 
 
 def check_figure_file(path: str | Path) -> None:
@@ -373,54 +370,3 @@ def confusion_figure(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> 
     for axis in axes.flat[len(counts) :]:
         axis.set_axis_off()
     return figure
-
-
-def heads_figure(tables: Sequence[HeadAttention]) -> Any:
-    """Draw the attention of the first token: tokens as rows, heads as columns, and the token gate's importance.
-
-    Texts are drawn one below the other. Cells of at least 0.1 show their value, for readers who cannot see the colour.
-
-    Source: SSA (Kou et al. 2020, figures 1 and 8).
-    """
-    if (rows := sum(len(table.tokens) for table in tables)) > _MOST_TOKENS:
-        raise ConfigError(
-            f"got {rows:,} tokens, expected at most {_MOST_TOKENS} in a figure. Pass fewer or shorter texts."
-        )
-    heights = [1.6 + 0.24 * max(1, len(table.tokens)) for table in tables]
-    columns = max(len(table.heads) for table in tables)
-    figure = new_figure(3.2 + 0.42 * columns, sum(heights), layout="constrained")
-    parts = figure.subfigures(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for part, table in zip(parts, tables, strict=True):
-        _draw_table(part, table)
-    return figure
-
-
-def _draw_table(part: Any, table: HeadAttention) -> None:
-    heads, gate = len(table.heads), table.importance
-    axes = part.subplots(
-        1, 1 if gate is None else 2, squeeze=False, width_ratios=[heads] if gate is None else [heads, 1]
-    )[0]
-    names = [textwrap.shorten(visible(token.text, one_line=True), 24, placeholder="...") for token in table.tokens]
-    shares = [list(row) for row in table.attention] or [[0.0] * heads]
-    _draw_columns(axes[0], shares, [str(head) for head in table.heads], names)
-    axes[0].set_xlabel(f"heads of layer {table.layer}", fontsize=9)
-    if gate is not None:
-        _draw_columns(axes[1], [[score] for score in gate] or [[0.0]], ["SSA"], [""] * len(names))
-    of_pair = [number for number, token in enumerate(table.tokens) if token.within == "pair"]
-    for axis in axes if of_pair else ():
-        axis.axhline(of_pair[0] - 0.5, color="black", lw=1)
-    label = visible(str(table.label), one_line=True)
-    prediction = label if table.probability is None else f"{label} ({table.probability:.3f})"
-    set_text(part.suptitle("-", fontsize=10), f"predicted {prediction}; attention of the first token")
-
-
-def _draw_columns(axis: Any, values: list[list[float]], columns: list[str], lines: list[str]) -> None:
-    most = max(max(line) for line in values)
-    shaded_grid(axis, np.array(values), colours="Oranges", most=most or 1.0)
-    for row, line in enumerate(values):
-        for column, value in enumerate(line):
-            if value >= 0.1:
-                colour = "#fefefe" if value > 0.75 * most else "#010101"
-                axis.text(column, row, f"{value:.2f}".lstrip("0"), ha="center", va="center", fontsize=7, color=colour)
-    name_ticks(axis, "x", columns, fontsize=8)
-    name_ticks(axis, "y", lines, fontsize=9)
