@@ -1,5 +1,6 @@
 """`attentune evaluate`: score a saved run and show what it gets wrong; with `--suite hans`, on HANS."""
 
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -314,13 +315,18 @@ def _write_hans(report: Any, folder: Path) -> None:
 
 def hans_figure(report: Any) -> Any:
     """Draw the accuracy by heuristic and gold label (SESAME, figure 3)."""
-    from attentune.report.charts import Bar, bars_figure
+    from attentune.report.charts import PointRow, rows_figure
 
-    panels: dict[str, dict[str, list[Bar]]] = {}
+    panels: dict[str, list[PointRow]] = {}
     for line in report.cells:
-        panel = panels.setdefault(f"gold label: {line.gold_label}", {name: [] for name in report.methods})
-        for name, mean, spread in zip(report.methods, line.means, line.deviations, strict=True):
-            panel[name].append(Bar(mean, spread))
-    groups = list(dict.fromkeys(line.heuristic.replace("_", " ") for line in report.cells))
-    spread = "; error bars: standard deviation over runs" if any(report.overall.deviations) else ""
-    return bars_figure(panels, groups, chance=0.5, title=f"HANS, {report.rows:,} rows{spread}")
+        panel = panels.setdefault(f"gold label: {line.gold_label}", [])
+        panel.append(PointRow(f"{line.heuristic.replace('_', ' ')}:"))
+        for place, (name, mean, spread) in enumerate(zip(report.methods, line.means, line.deviations, strict=True)):
+            half = math.nan if spread is None else 100 * spread
+            panel.append(PointRow(name, (), 100 * mean, 100 * mean - half, 100 * mean + half, place))
+    return rows_figure(
+        panels,
+        x_label=f"accuracy (points); HANS, {report.rows:,} rows",
+        level=("chance", 50.0),
+        mean_name="mean, standard deviation over runs" if any(report.overall.deviations) else "accuracy",
+    )

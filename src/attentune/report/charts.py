@@ -1,6 +1,6 @@
-"""The charts of reports, drawn with Matplotlib: bars, rows with intervals, lines, confusion.
+"""The charts of reports, drawn with Matplotlib: rows with intervals, lines, confusion.
 
-Matplotlib (extra `explain`) is imported only here, and only when a figure is drawn.
+Matplotlib (extra `report`) is imported only here, and only when a figure is drawn.
 """
 
 import io
@@ -21,13 +21,11 @@ from attentune.report.document import visible
 
 FIGURE_KINDS = (".png", ".svg", ".pdf")
 DOTS_PER_INCH = 150
-# Okabe and Ito's colours, which colour-blind readers can distinguish. Shapes, dashes and hatches distinguish methods in
+# Okabe and Ito's colours, which colour-blind readers can distinguish. Shapes and dashes distinguish methods in
 # greyscale print.
 _METHOD_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 3)))
-_BAR_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
-_HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "ooo", "--")
 _GREY = "#555555"
 _LONGEST_NAME = 30
 _ROW_IN = 0.36
@@ -139,74 +137,13 @@ def _style(number: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Bar:
-    """The height of a bar, and half the length of its error bar (None for no error bar)."""
-
-    value: float
-    error: float | None = None
-
-
-def bars_figure(
-    panels: Mapping[str, Mapping[str, Sequence[Bar]]],
-    groups: Sequence[str],
-    *,
-    y_label: str = "accuracy",
-    chance: float | None = None,
-    title: str | None = None,
-) -> Any:
-    """Draw panels of grouped bars side by side, with one legend below them."""
-    names = [textwrap.shorten(name, 40, placeholder="...") for name in next(iter(panels.values()))]
-    labels = names if chance is None else [*names, f"chance ({chance:g})"]
-    width_in = len(panels) * max(4.2, 0.9 + len(groups) * (0.35 + 0.16 * len(names)))
-    figure, axes, columns = _panels(panels, width_in, 3.5 + (0.25 if title else 0), labels)
-    handles: list[Any] = []
-    for axis, (name, bars) in zip(axes, panels.items(), strict=True):
-        handles = _draw_bars(axis, bars, groups, chance)
-        set_text(axis.set_title("-", fontsize=11), name)
-    axes[0].set_ylabel(y_label)
-    ends = [bar.value + (bar.error or 0) for bars in panels.values() for series in bars.values() for bar in series]
-    axes[0].set_ylim(0, max([1.02, *(end + 0.02 for end in ends if end == end)]))
-    _add_legend(figure, handles, labels, columns)
-    if title is not None:
-        set_text(figure.suptitle("-", fontsize=10), title)
-    return figure
-
-
-def _draw_bars(axis: Any, bars: Mapping[str, Sequence[Bar]], groups: Sequence[str], chance: float | None) -> list[Any]:
-    handles: list[Any] = []
-    share = 0.8 / len(bars)
-    for number, series in enumerate(bars.values()):
-        positions = [group + share * (number - (len(bars) - 1) / 2) for group in range(len(groups))]
-        drawn = axis.bar(
-            positions,
-            [bar.value for bar in series],
-            width=share * 0.92,
-            color=_BAR_COLOURS[number % len(_BAR_COLOURS)],
-            hatch=_HATCHES[number % len(_HATCHES)],
-            edgecolor="white",
-            linewidth=0.5,
-            zorder=2,
-        )
-        handles.append(drawn)
-        for position, bar in zip(positions, series, strict=True):
-            if bar.error is not None:
-                axis.errorbar(position, bar.value, yerr=bar.error, color="black", capsize=2.5, linewidth=1, zorder=3)
-    if chance is not None:
-        handles.append(axis.axhline(chance, color="black", linestyle="--", linewidth=1, zorder=4))
-    name_ticks(axis, "x", groups)
-    axis.set_xlim(-0.55, len(groups) - 0.45)
-    _add_grid(axis, "y")
-    return handles
-
-
-@dataclass(frozen=True)
 class PointRow:
     """One line of a chart of rows."""
 
     name: str  # the label at the left
     values: Sequence[float] = ()  # one per seed
     mean: float = math.nan  # their mean; NaN draws none
-    low: float = math.nan  # the lower end of the mean's interval; NaN draws none
+    low: float = math.nan  # the lower end of the mean's error bar; NaN draws none
     high: float = math.nan  # its upper end
     number: int = 0  # the method's number, which selects its style
 
@@ -217,10 +154,14 @@ def rows_figure(
     x_label: str,
     level: tuple[str, float] | None = None,
     least: float = 0.0,
+    mean_name: str = "mean, 95 % CI",
 ) -> Any:
-    """Draw panels side by side with the same rows and the same scale, which spans at least `least`."""
+    """Draw panels side by side with the same rows and the same scale, which spans at least `least`.
+
+    `mean_name` says in the legend what the large points and their error bars are.
+    """
     rows = next(iter(panels.values()))
-    names = [*(["one seed"] if any(len(row.values) > 1 for row in rows) else []), "mean, 95 % CI"]
+    names = [*(["one seed"] if any(len(row.values) > 1 for row in rows) else []), mean_name]
     names += [] if level is None else [short(level[0])]
     width_in = 1.9 + max(4.6, 2.6 * len(panels))
     figure, axes, columns = _panels(panels, width_in, 0.95 + _ROW_IN * len(rows), names)
