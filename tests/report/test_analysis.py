@@ -150,7 +150,10 @@ def test_an_undefined_score_counts_as_the_guess(tmp_path):
                 metric="pearson",
                 score=None if method == "flat" else score,
             )
-    (found,) = verdicts_of(tmp_path).comparisons
+    verdicts = verdicts_of(tmp_path)
+    (found,) = verdicts.comparisons
+    flat = verdicts.to_dict()["cells"][1]
+    assert (flat["mean"], flat["std"], flat["n"], flat["scores"]["1"]) == (0.0, 0.0, 3, None)
     assert (found.method_mean, found.method_collapsed, found.over) == (0.0, (1, 2, 3), "seeds")
 
 

@@ -1,7 +1,6 @@
 """`attentune compare`: methods on tasks over several seeds; `compare RUN RUN`: trained runs on the same rows."""
 
 import itertools
-import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -145,21 +144,14 @@ def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
     from attentune.report.analysis import compare_methods
     from attentune.report.contents import answer_of
     from attentune.report.load import recorded_runs, with_task_names
-    from attentune.results import to_json
+    from attentune.results import to_json, without_nan
 
-    cells = _cells(records)
-    # Before the predictions are read, so that the table appears even if a file of them is damaged.
-    if parsed.format == "text":
-        print(_cells_text(cells), end="", flush=True)
-    verdicts = (
-        compare_methods(with_task_names(recorded_runs(Path(folder), records)), parsed.baseline) if records else None
-    )
+    verdicts = compare_methods(with_task_names(recorded_runs(Path(folder), records)), parsed.baseline)
+    answer, content = answer_of(verdicts), verdicts.to_dict()
     if parsed.format == "json":
-        empty = {"baseline": parsed.baseline, "comparisons": [], "notes": []}
-        answer, found = ([], empty) if verdicts is None else (answer_of(verdicts), verdicts.to_dict())
-        print(to_json({"answer": answer, "cells": cells, **found}), end="")
-    elif verdicts is not None:
-        print("\n" + "\n".join([*answer_of(verdicts), verdicts.text()]), end="")
+        print(to_json({"answer": answer, **content}), end="")
+    else:
+        print("\n".join([_cells_text(without_nan(content["cells"])), *answer, verdicts.text()]), end="")
 
 
 def _tell_kept(records: Sequence[Any], folder: Path) -> None:
@@ -190,36 +182,6 @@ def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:
         "config": parsed.config,
         "overrides": overrides,
     }
-
-
-def _cells(records: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return mean and standard deviation (n - 1) over the scored seeds, for each task, size and method."""
-    groups: dict[tuple[str, str, str], list[Any]] = {}
-    for record in records:
-        groups.setdefault((record.task_name, record.run.size, record.run.method), []).append(record)
-    tasks = list(dict.fromkeys(record.task_name for record in records))
-
-    def place(item: tuple[Any, list[Any]]) -> tuple[Any, ...]:
-        size = item[1][0].run.train_size
-        return tasks.index(item[0][0]), size is None, size or 0
-
-    cells = []
-    for (task, size, method), group in sorted(groups.items(), key=place):
-        scores = [record.score for record in group if record.is_done and record.score is not None]
-        cells.append(
-            {
-                "task": task,
-                "train_size": size,
-                "method": method,
-                "metric": next((record.metric for record in group if record.metric), None),
-                "mean": statistics.fmean(scores) if scores else None,
-                "std": statistics.stdev(scores) if len(scores) > 1 else None,
-                "n": len(scores),
-                "failed": sum(not record.is_done for record in group),
-                "scores": {str(record.run.seed): record.score for record in group if record.is_done},
-            }
-        )
-    return cells
 
 
 def _cells_text(cells: Sequence[dict[str, Any]]) -> str:

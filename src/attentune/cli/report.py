@@ -59,7 +59,7 @@ attentune report DIR [DIR ...] --output_file report.html [flags]
 Write tables with confidence intervals, verdicts and figures of comparisons and runs.
 
 DIR...  folders of comparisons or runs
---output_file FILE  the report: HTML (.html), Markdown (.md), LaTeX (.tex) or CSV (.csv)
+--output_file FILE  the report: HTML (.html), Markdown (.md) or LaTeX (.tex)
 --figures DIR  also write each figure as SVG, PNG and PDF to this folder
 --baseline NAME  the method that the others are compared with (default: the first one)
 --no_texts  a page without texts of rows; by default they are read from the data files, if these are unchanged

@@ -38,6 +38,10 @@ class Cell:
         return [run.record for run in self.recorded if run.record.is_done]
 
     @property
+    def failed(self) -> int:
+        return len(self.recorded) - len(self.done)
+
+    @property
     def is_constant(self) -> bool:
         """Whether the method is the baseline that gives one answer for all rows."""
         return any(run.record.config.get("baseline") == "majority" for run in self.recorded)
@@ -57,6 +61,21 @@ class Cell:
         """The mean and spread of a cell that has scores; without an interval if all runs learnt nothing."""
         summary = summarise(self.scored)
         return replace(summary, low=math.nan, high=math.nan) if self.scored.learnt_nothing else summary
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores and their mean and sample standard deviation over seeds; NaN for fewer than two."""
+        summary = None if self.runs is None else self.summary
+        return {
+            "task": self.task,
+            "train_size": self.size,
+            "method": self.method,
+            "metric": summary and summary.metric,
+            "mean": summary and summary.mean,
+            "std": summary and summary.sd,
+            "n": 0 if summary is None else summary.seeds,
+            "failed": self.failed,
+            "scores": {str(record.run.seed): record.score for record in self.done},
+        }
 
 
 @dataclass(frozen=True)
@@ -114,8 +133,12 @@ class Verdicts:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers and sentences, ready for JSON."""
-        comparisons = [{**asdict(one), "shown": one.shown, "sentence": one.sentence} for one in self.comparisons]
-        return {"baseline": self.baseline, "comparisons": comparisons, "notes": list(self.notes)}
+        return {
+            "cells": [cell.to_dict() for cell in self.cells],
+            "baseline": self.baseline,
+            "comparisons": [{**asdict(one), "shown": one.shown, "sentence": one.sentence} for one in self.comparisons],
+            "notes": list(self.notes),
+        }
 
     def text(self) -> str:
         """Return the sentences with their notes, for standard output; empty without a comparison."""
