@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import attentune.cli.report as module
 from attentune.cli.report import texts_of
 from attentune.config import load_config
 from attentune.data.load import load_data
@@ -75,10 +74,10 @@ def test_changed_missing_and_large_files_are_not_read(recorded, tmp_path, monkey
     found = texts_of(recorded)["train.csv"]
     assert found.texts == {}
     assert found.problem == (
-        "The texts are not shown: the data files have other rows than those that the runs were scored on."
+        "The texts are not shown: the data files have other rows than those that the run was scored on."
     )
-    monkeypatch.setattr(module, "MOST_BYTES", 10)
-    assert "train.csv is larger than" in texts_of(recorded)["train.csv"].problem
+    monkeypatch.setattr("attentune.data.load.MOST_SHOWN_BYTES", 10)
+    assert "a report does not read train.csv: it is larger than" in texts_of(recorded)["train.csv"].problem
     (tmp_path / "train.csv").unlink()
     (tmp_path / "dev.csv").unlink()
     assert "train.csv" in texts_of(recorded)["train.csv"].problem

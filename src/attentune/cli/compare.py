@@ -18,7 +18,7 @@ from attentune.cli.flags import (
     seed_numbers,
     whole_number,
 )
-from attentune.cli.inputs import check_files_of_rows, check_output_folder, executor_options, tell
+from attentune.cli.inputs import check_files_of_rows, check_output_folder, executor_options, tell, texts_of_run
 from attentune.cli.output import csv_text, number, short, stopped, table
 from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError
@@ -217,25 +217,17 @@ def _compare_runs(parsed: Any, problems: list[str]) -> int:
 
 def _texts(parsed: Any, result: Any) -> dict[str, str]:
     """Read the texts of the rows, by id, through the data settings of a run folder; none if it cannot be done."""
-    folder = next((Path(path) for path in parsed.runs if (Path(path) / "config.yaml").is_file()), None)
-    if folder is None or not _changed_rows(result):
-        return {}
-    from attentune.config import load_config
-    from attentune.data.load import load_data
+    from attentune.results import RESULT_FILE, RunResult
 
+    record = next((path for run in parsed.runs if (path := Path(run) / RESULT_FILE).is_file()), None)
+    if record is None or not _changed_rows(result):
+        return {}
     try:
-        config = load_config(folder / "config.yaml", as_record=True)
-        data = load_data(config.data, seed=config.training.seed)
+        texts = texts_of_run(RunResult.load(record), parsed.split, "compare")
     except AttentuneError as error:
-        tell([f"{folder}: its texts cannot be shown ({str(error).splitlines()[0]})"])
+        tell([f"{record.parent}: its texts cannot be shown ({str(error).splitlines()[0]})"])
         return {}
-    rows = data.splits.get(parsed.split)
-    if rows is None:
-        return {}
-    pairs = rows.pairs or ("",) * len(rows)
-    return {
-        row: f"{text} | {pair}" if pair else text for row, text, pair in zip(rows.ids, rows.texts, pairs, strict=True)
-    }
+    return {row: f"{text} | {pair}" if pair else text for row, (text, pair) in texts.items()}
 
 
 def _changed_rows(result: Any) -> list[int]:
