@@ -210,11 +210,6 @@ def test_invalid_baselines_and_predictions_are_refused(tmp_path):
         verdicts_of(tmp_path, "godo")
     file = tmp_path / "records/rte/all/good/seed-2.validation.csv"
     whole = file.read_text()
-    file.write_text(whole.replace(",no,no,", ",no,yes,"))
-    with pytest.raises(
-        CheckpointError, match=r"seed-2\.validation\.csv: its predictions score accuracy .* but its record says"
-    ):
-        verdicts_of(tmp_path)
     for text in (whole.replace("yes", "maybe", 2), whole.replace("label", "labels", 1), "", "id,label,prediction\n"):
         file.write_text(text)
         with pytest.raises(CheckpointError, match=r"seed-2\.validation\.csv: holds no predictions with labels"):
@@ -224,7 +219,7 @@ def test_invalid_baselines_and_predictions_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("metric", "level", "spread"), [("spearmanr", 2.38, 3e-5), ("pearson", 2.38, 3e-5), ("pearson", -9.1, 2e-4)]
 )
-def test_saved_digits_are_no_mismatch(metric, level, spread):
+def test_values_by_example_have_the_recorded_score_as_their_mean(metric, level, spread):
     """A model that predicts nearly the same for all rows: six saved digits tie ranks and move its correlation."""
     draw = np.random.default_rng(0)
     labels_N = draw.random(200)
@@ -233,13 +228,5 @@ def test_saved_digits_are_no_mismatch(metric, level, spread):
     score, from_file = (float(example_values(metric, labels_N, made).mean()) for made in (exact_N, saved_N))
     assert abs(score - from_file) > 1e-4
     read = Predictions(tuple(map(str, range(200))), (), labels_N, saved_N)
-    values_N = _example_values(metric, "seed-1.validation.csv", read, score)
+    values_N = _example_values(metric, read, score)
     assert values_N.mean() == pytest.approx(score)
-    apart_N = level + 0.1 * labels_N + draw.random(200)  # a spread that six digits can tell
-    refused = [(apart_N, float(example_values(metric, labels_N, apart_N).mean()))]
-    if metric == "spearmanr":
-        refused.append((exact_N, score))  # without ties
-    for made_N, its_score in refused:
-        with pytest.raises(CheckpointError, match=f"its predictions score {metric}"):
-            made = dataclasses.replace(read, predictions_N=made_N)
-            _example_values(metric, "seed-1.validation.csv", made, its_score + 0.001)
