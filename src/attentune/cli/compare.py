@@ -80,7 +80,9 @@ def _names_runs(arguments: Sequence[str]) -> bool:
 
 def parser(arguments: Sequence[str] = ()) -> Parser:
     """Build the parser of these arguments."""
-    return command_parser("compare", _RUNS_HELP) if _names_runs(arguments) else command_parser("compare", _HELP, None)
+    if _names_runs(arguments):
+        return command_parser("compare", _RUNS_HELP)
+    return command_parser("compare", _HELP, None, arguments)
 
 
 def run(arguments: Sequence[str]) -> int:

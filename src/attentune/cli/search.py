@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     """Search; return the exit status."""
     from attentune.runs.search_settings import SearchSettings, check_search
 
-    parsed, problems = parser().parse(arguments)
+    parsed, problems = parser(arguments).parse(arguments)
     options = _settings(parsed, problems)
     where = executor_options(parsed, problems)
     folder = options["overrides"].pop("training.output_dir", None)

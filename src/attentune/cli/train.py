@@ -55,7 +55,7 @@ by itself on single texts. Labels in the file are not read."""
 def parser(arguments: Sequence[str] = ()) -> Parser:
     """Build the parser of these arguments."""
     if not has_flag(arguments, "adapt"):
-        return command_parser("train", _HELP, None)
+        return command_parser("train", _HELP, None, arguments)
     from attentune.training.prepare import ADAPTATION_SETTINGS
 
     return command_parser("train --adapt", _ADAPT_HELP, ADAPTATION_SETTINGS)
