@@ -140,9 +140,6 @@ SHORTHANDS = {
     "do_regression": ("data.task_type", "regression"),
     "no_header": ("data.header", "false"),
 }
-# Settings with several values, which may be written as YAML.
-_LISTS = ("objective.class_weights", "data.label_column", "data.label_names", "data.ignore_labels", "data.ignore_words",
-          "data.extra_train_files", "data.extra_train_weights")  # fmt: skip
 _SECTIONS: tuple[tuple[str, type], ...] = (
     ("data", DataConfig),
     ("model", ModelConfig),
@@ -423,7 +420,7 @@ def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, A
                     )
     if "run" not in values:  # commands of a run, and the doctor, read rows once
         problems += _standard_input(values.get("command", ""), {**given, **flags})
-    return {name: _listed(value) if name in _LISTS else value for name, value in {**given, **flags}.items()}
+    return {**given, **flags}
 
 
 def _meant(name: str, value: str, by_name: dict[str, str], problems: list[str]) -> dict[str, str]:
@@ -436,20 +433,6 @@ def _meant(name: str, value: str, by_name: dict[str, str], problems: list[str]) 
             problems.append(f"--{name}: got {value!r}, expected {error}")
             return {}
     return {by_name[ALIASES[name]]: value}
-
-
-def _listed(value: Any) -> Any:
-    """Parse a value written as a YAML list or mapping; return other values unchanged."""
-    if not isinstance(value, str) or value.strip()[:1] not in ("[", "{"):
-        return value
-    import yaml
-
-    from attentune.config.load import parse_yaml
-
-    try:
-        return parse_yaml(value)
-    except (yaml.YAMLError, ValueError, ConfigError):
-        return value
 
 
 def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:
