@@ -21,6 +21,7 @@ import attentune.cli
 from attentune.cli import train
 from attentune.cli.flags import ALIASES, Parser, config_from
 from attentune.cli.main import COMMANDS, GROUPS
+from attentune.cli.output import stopped
 from attentune.config import Config, load_config, to_yaml
 from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
 from attentune.errors import ConfigError
@@ -357,3 +358,18 @@ def test_predict_imports_what_it_needs(tiny, tmp_path, attentune):
     status, found, out, told = imported(tmp_path, 'predict run --text "a dull film"', NOT_TO_PREDICT)
     assert (status, found) == (0, []), told
     assert (0, out) == attentune("predict", tmp_path / "run", "--text", "a dull film")[:2]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "a.csv --overwrite_output_dir --seed 1",
+        "a.csv --overwrite-output-dir=true --seed 1",
+        "a.csv --overwrite_output_dir true --seed 1",
+        "a.csv --seed 1 --resume false --overwrite_output_dir no",
+        "a.csv --resume --seed 1",
+    ],
+)
+def test_a_stopped_command_goes_on_without_overwriting(words, capsys):
+    assert stopped("stopped.", "auto", words.split(), resume=True) == 130
+    assert capsys.readouterr().err.endswith("\n  attentune auto a.csv --seed 1 --resume\n")
