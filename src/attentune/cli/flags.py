@@ -215,7 +215,7 @@ class Parser(argparse.ArgumentParser):
             return f" Several values have commas between them; did you mean {before} {first},{argument}?"
         is_file = bool(Path(argument).suffix) and not any(sign.isspace() for sign in argument)
         if is_file and (self.prog.endswith("evaluate") or "--input_file" in known):
-            flag = "--validation_file" if self.prog.endswith("evaluate") else "--input_file"
+            flag = "--test_file" if self.prog.endswith("evaluate") else "--input_file"
             return f" Did you mean {flag} {argument}?"
         return f" Did you mean --text {shlex.quote(argument)}?" if "--text" in known and self._is_of_run else ""
 
