@@ -15,7 +15,7 @@ from attentune.config.load import setting_fields
 
 # Arguments that docs/commands.md describes once for all commands.
 COMMON = (
-    "help help_all version file preset config set quiet precision best"
+    "help help_all version file preset config set quiet precision"
     " executor jobs ray_address cpus_per_run gpus_per_run slurm"
 )
 # Arguments of one meaning, which its introduction describes.

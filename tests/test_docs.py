@@ -22,7 +22,7 @@ import yaml
 import attentune
 from attentune.cli.flags import overrides_of
 from attentune.cli.main import COMMANDS, main
-from attentune.config import load_config, preset_names
+from attentune.config import load_config
 from attentune.config.parse import coerce
 from attentune.data.builtin import spec_names
 from attentune.metrics.metrics import METRICS
@@ -117,8 +117,6 @@ def check_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
     # The values too, and whether they go together; a file of settings is not there to be read.
     load_config(overrides=overrides_of(parsed, problems), preset=getattr(parsed, "preset", None))
     assert problems == []
-    if command == "demo":
-        assert set(parsed.presets or ()) <= {*preset_names(), "all"}
 
 
 def test_the_first_commands_of_the_start_page_are_whole(capsys):

@@ -34,24 +34,7 @@ _PUBLIC = {
     "train": "attentune.training.run",
 }
 
-__all__ = [
-    "AttentuneAuto",
-    "AttentuneClassifier",
-    "AttentuneError",
-    "AttentuneForSequenceClassification",
-    "AttentuneRegressor",
-    "Predictor",
-    "SSACallback",
-    "__version__",
-    "auto",
-    "compare",
-    "evaluate",
-    "explain_texts",
-    "load_config",
-    "predict",
-    "search",
-    "train",
-]
+__all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
@@ -63,7 +46,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return ["__version__", *_PUBLIC]
 
 
 register_with_transformers()

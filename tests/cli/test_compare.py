@@ -201,60 +201,24 @@ def test_more_presets_sizes_and_seeds_may_be_added(whole, attentune, tiny):
     assert len(now) == len(before) + 2
 
 
-# `--best`: predict and others with the best run of a comparison or search, which leave a model for it
+# `--keep_best`, and the model of a search
 
 
 QUICK = {"training__num_train_epochs": 1}
 
 
 @pytest.mark.integration
-def test_a_comparison_keeps_the_best_run_of_each_preset_and_makes_a_lost_one_again(attentune, tiny, tmp_path):
+def test_a_comparison_keeps_the_best_run_of_each_preset_and_names_it(attentune, tiny, tmp_path):
     line = command(tmp_path, tiny("bert"), "--presets", "bert,majority", "--seeds", "2", "--jobs", "2", **QUICK)
     folder = tmp_path / "comparison"
-    attentune.done(*line)
-    assert not (folder / "runs").exists()
-    err = attentune.refused("predict", folder, "--best", "--text", "a dull film")
-    assert "were not kept" in err
-    # The cure of the message.
-    record = Path(err.split("delete ")[1].split(" and repeat")[0])
-    before = json.loads(record.read_text())["score"]
-    record.unlink()
-    attentune.done(*line, "--keep_best")
-    assert json.loads(record.read_text())["score"] == before
-    method, seed = record.parent.name, record.stem
-    assert [path.parent.name for path in folder.glob("runs/*/*/*/*/run.json")] == [seed]
-    out, err = attentune.done("predict", folder, "--best", "--text", "a dull film")
+    _, err = attentune.done(*line, "--keep_best")
+    best = next(folder.glob("runs/own/all/bert/*"))
+    assert (best / "run.json").is_file()
+    assert f"kept: {best} (accuracy 0." in err
+    out, _ = attentune.done("predict", best, "--text", "a dull film")
     assert out.startswith("id,prediction")
-    assert err.startswith(f"attentune: using {folder}/runs/own/all/{method}/{seed} ({method}, the best of 2")
     err = attentune.refused("predict", folder, "--text", "a dull film")
-    assert "is the folder of a comparison or search, not a run folder. Add --best" in err
-
-
-@pytest.mark.integration
-def test_of_several_tasks_the_run_of_the_named_one_is_used_for_other_texts(attentune, tiny, tmp_path):
-    rows = {"cola": tmp_path / "glue/CoLA", "sst2": tmp_path / "glue/SST-2"}
-    for folder in rows.values():
-        folder.mkdir(parents=True)
-    for name in ("train", "dev"):
-        (rows["cola"] / f"{name}.tsv").write_text("".join(f"x\t{n % 2}\t*\tthe film was dull {n}\n" for n in range(24)))
-        texts = "".join(f"a lovely film {n}\t{n % 2}\n" for n in range(24))
-        (rows["sst2"] / f"{name}.tsv").write_text(f"sentence\tlabel\n{texts}")
-    attentune.done(
-        "compare", "--tasks", "cola,sst2", "--data_dir", tmp_path / "glue", "--presets", "bert", "--seeds", "1",
-        "--model_name_or_path", tiny("bert"), "--num_train_epochs", 1, "--max_length", 16, "--use_cpu",
-        "--output_dir", tmp_path / "c", "--keep_best", "--quiet",
-    )  # fmt: skip
-    err = attentune.refused("evaluate", tmp_path / "c", "--best")
-    assert "name one with --task cola" in err
-    for words in (
-        ("evaluate", tmp_path / "c", "--best", "--task", "sst2"),
-        ("predict", tmp_path / "c", "--best", "--task", "sst2", "--text", "fine"),
-        ("explain", tmp_path / "c", "--best", "--task", "sst2", "--text", "fine"),
-        ("export", tmp_path / "c", "--best", "--task", "sst2", "--format", "transformers", "--output_dir",
-         tmp_path / "out"),
-    ):  # fmt: skip
-        _, err = attentune.done(*words)
-        assert "c/runs/sst2/all/bert/seed-1" in err
+    assert f"compare --keep_best keeps the best run of each preset under {folder / 'runs'}" in err
 
 
 @pytest.mark.integration
@@ -290,12 +254,10 @@ def test_a_search_trains_its_best_settings_and_goes_on_with_an_unfinished_model(
     assert (tmp_path / "s/best/run.json").stat().st_mtime_ns == stamp
     other = (tmp_path / "s/best/config.yaml").read_text().replace("learning_rate: 0.00", "learning_rate: 0.01")
     (tmp_path / "s/best/config.yaml").write_text(other)
-    err = attentune.refused("predict", tmp_path / "s", "--best", "--text", "a fine film")
-    assert "has other settings than trial-000" in err
     assert attentune(*words)[0] == 0
-    out, err = attentune.done("predict", tmp_path / "s", "--best", "--text", "a fine film")
+    assert "learning_rate: 0.01" not in (tmp_path / "s/best/config.yaml").read_text()
+    out, _ = attentune.done("predict", tmp_path / "s/best", "--text", "a fine film")
     assert out.startswith("id,prediction")
-    assert f"using {tmp_path / 's/best'} (trained on all training rows with the settings of" in err
 
 
 # `attentune compare --folds`: every preset on every fold, paired, with verdicts that allow for the overlap

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,16 @@ def test_compared_scores_are_those_of_the_records_and_changed_rows_have_their_te
     assert {row["id"]: row["prediction of seed-2"] for row in written} == changed
     assert {row["text"] for row in written} <= texts_of(runs[0])
     assert "say nothing about other seeds" in out
+
+
+def test_texts_of_changed_data_files_are_not_shown(runs, attentune, tmp_path):
+    record = json.loads((runs[0] / "run.json").read_text())
+    kept = {**record, "data_fingerprint": {"validation": "of other rows"}}
+    run = Path(shutil.copytree(runs[0], tmp_path / "seed-1"))
+    (run / "run.json").write_text(json.dumps(kept))
+    out, err = attentune.done("compare", run, runs[1])
+    assert "its texts cannot be shown (the data files have other rows than those that the run was scored on.)" in err
+    assert "seed-2 against seed-1" in out
 
 
 def test_a_comparison_as_json_has_every_number(runs, attentune):

@@ -129,23 +129,6 @@ def test_words_by_class_are_tables_or_lines(run, folder, attentune):
         assert 0 < line["low"] <= line["score"] <= line["high"]
 
 
-def test_heads_are_shown_as_table_lines_and_figure(run, tmp_path, attentune):
-    out, _ = attentune.done("explain", run, "--text", "a dull film", "--layer", 2, "--heads", "4,1")
-    assert "layer 2" in out
-    assert out.splitlines()[3].split() == ["word", "head", "4", "head", "1", "ssa"]
-    status, out, _ = attentune(
-        "explain", run, "--text", "a dull film", "--layer", "last", "--heads", "all", "--format", "json"
-    )
-    (line,) = parsed(out)
-    assert (line["layer"], line["heads"], len(line["tokens"])) == (3, [1, 2, 3, 4], 3)
-    assert [len(token["attention"]) for token in line["tokens"]] == [4, 4, 4]
-    status, out, _ = attentune(
-        "explain", run, "--text", "a dull film", "--layer", 1, "--output_file", tmp_path / "heads.png"
-    )
-    assert (status, out) == (0, "")
-    assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_pairs_are_explained_without_a_token_gate(plain_run, attentune):
     flags = ("--text", "A cat sat.", "--text-pair", "It rained.", "--method", "gradient", "--format", "json")
     out, _ = attentune.done("explain", plain_run, *flags)
@@ -272,18 +255,14 @@ def test_a_fitted_run_explains_in_one_pass_and_its_predictions_stay_the_same(fit
         assert [token["score"] for token in found["tokens"]] == pytest.approx(scores, rel=1e-3, abs=1e-5)
 
 
-def test_training_can_end_with_it_and_a_weak_head_explains_no_predictions(tiny, tmp_path, attentune, share):
+def test_a_weak_head_explains_no_predictions(plain_run, tmp_path, attentune, share):
     share(0.1)
-    own = settings(tmp_path, tiny("bert"), training__max_steps=2)
-    flags = [word for name, value in own.items() if value is not None for word in ("--set", f"{name}={value}")]
-    _, err = attentune.done("train", *flags, "--fit_explainer")
-    assert "Fitted on" in err
-    assert (tmp_path / "run" / "attribution_head.json").is_file()
-    err = attentune.refused("predict", tmp_path / "run", "--text", FILM, "--explain")
+    run = Path(shutil.copytree(plain_run, tmp_path / "run"))
+    (tmp_path / "pairs.csv").write_text("text,second\n" + "".join(f"a cat sat {n},it rained\n" for n in range(20)))
+    attentune.done("explain", run, "--fit", "--input_file", tmp_path / "pairs.csv", "--copies", "2")
+    err = attentune.refused("predict", run, "--text", "a cat sat", "--text_pair", "it rained", "--explain")
     assert "explains 10%" in err
     assert "--fit --input_file" in err
-    err = attentune.refused("train", "--tasks", "sst5,quora", "--fit_explainer", "--output_dir", tmp_path / "x")
-    assert "--fit_explainer: works with one task" in err
 
 
 @pytest.mark.parametrize("value", [0.49, 0.8])

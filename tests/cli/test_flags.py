@@ -21,6 +21,7 @@ import attentune.cli
 from attentune.cli import train
 from attentune.cli.flags import ALIASES, Parser, config_from
 from attentune.cli.main import COMMANDS, GROUPS
+from attentune.cli.output import stopped
 from attentune.config import Config, load_config, to_yaml
 from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
 from attentune.errors import ConfigError
@@ -234,7 +235,7 @@ def parser_of(command: str, *arguments: str):
 
 def shown(command: str, *arguments: str) -> list:
     """The flags in the help of a command; a flag that is only a synonym is not shown."""
-    actions = parser_of(command, *arguments)._actions
+    actions = parser_of(command, *arguments, "--help_all")._actions
     return [action for action in actions if action.option_strings and action.help != "==SUPPRESS=="]
 
 
@@ -268,7 +269,7 @@ def test_commands_on_a_run_show_no_settings_of_its_training(command):
 
 
 @pytest.mark.parametrize("command", _TRAIN)
-def test_the_most_used_come_first(command):
+def test_the_most_used_come_first(command, capsys):
     made = parser_of(command)
     titles = [group.title for group in made._action_groups if group._group_actions]
     assert titles[:3] == ["positional arguments", "options", "most used"]
@@ -280,9 +281,10 @@ def test_the_most_used_come_first(command):
     assert len(every) == len(set(every))
     assert "; also --lr" in " ".join(made.format_help().split())
     assert "--warmup_ratio" not in made.format_help()
+    made = parser_of(command, "--help-all")
     with pytest.raises(SystemExit):
         made.parse(["--help-all"])
-    assert "--warmup_ratio" in made.format_help()
+    assert "--warmup_ratio" in capsys.readouterr().out
 
 
 def test_a_flag_has_one_meaning():
@@ -356,3 +358,18 @@ def test_predict_imports_what_it_needs(tiny, tmp_path, attentune):
     status, found, out, told = imported(tmp_path, 'predict run --text "a dull film"', NOT_TO_PREDICT)
     assert (status, found) == (0, []), told
     assert (0, out) == attentune("predict", tmp_path / "run", "--text", "a dull film")[:2]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "a.csv --overwrite_output_dir --seed 1",
+        "a.csv --overwrite-output-dir=true --seed 1",
+        "a.csv --overwrite_output_dir true --seed 1",
+        "a.csv --seed 1 --resume false --overwrite_output_dir no",
+        "a.csv --resume --seed 1",
+    ],
+)
+def test_a_stopped_command_goes_on_without_overwriting(words, capsys):
+    assert stopped("stopped.", "auto", words.split(), resume=True) == 130
+    assert capsys.readouterr().err.endswith("\n  attentune auto a.csv --seed 1 --resume\n")

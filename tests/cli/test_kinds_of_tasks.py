@@ -63,7 +63,6 @@ COMMANDS: dict[str, dict[str, str]] = {
     "explain RUN TEXT --method lime --samples 20 --output_file OUT/why.html": {},
     "explain RUN TEXT --method integrated-gradients --steps 3": NOT_INSIDE,
     "explain RUN TEXT --method attention": NOT_INSIDE,
-    "explain RUN TEXT --layer 1": ONE_MODEL,
     "calibrate RUN": {**ONE_MODEL, **dict.fromkeys(("score", "ssa score"), "needs classes")},
     "export RUN --output_dir OUT/onnx": {
         **ONE_MODEL, **dict.fromkeys(("long", "long multi-label"), "long texts in windows"),

@@ -172,3 +172,13 @@ def test_odd_names_are_quoted(attentune, tiny, tmp_path):
     data = yaml.safe_load(target.read_text())["data"]
     assert (data["train_file"], data["text_column"], data["label_column"]) == (str(path), "null", "yes")
     assert "read as semicolon-separated" in target.read_text()
+
+
+def test_rows_that_are_left_out_stay_left_out(attentune, tiny, tmp_path):
+    path, target = tmp_path / "rows.csv", tmp_path / "config.yaml"
+    write_reviews(path, 40, seed=1)
+    path.write_text(path.read_text() + "one,field,too,many,here\n")
+    flags = ("--model_name_or_path", tiny("bert"), "--output_file", target)
+    attentune.done("init", path, "--skip_broken_rows", *flags)
+    assert yaml.safe_load(target.read_text())["data"]["skip_broken_rows"] is True
+    attentune.done("train", "--config", target, "--max_steps", "1", "--output_dir", tmp_path / "run", "--quiet")

@@ -1,6 +1,5 @@
 """`attentune report`: run folders together, texts of rows, and the names of data."""
 
-import csv
 import dataclasses
 import json
 import re
@@ -9,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import attentune.cli.report as module
 from attentune.cli.report import texts_of
 from attentune.config import load_config
 from attentune.data.load import load_data
+from attentune.report.analysis import compare_methods
 from attentune.report.contents import make_report
 from attentune.report.load import collect
 from attentune.report.writing import write_report
@@ -30,18 +29,15 @@ def test_run_folders_together_are_a_comparison(attentune, tiny, tmp_path):
             changes = {"training__output_dir": str(folder), "training__seed": seed, "training__num_train_epochs": 1}
             train(load_config(preset=preset, overrides=settings(tmp_path, tiny("bert"), **changes)))
             folders.append(folder)
-    words = ("report", *folders, "--output_file", tmp_path / "r.csv", "--figures", tmp_path / "f")
+    words = ("report", *folders, "--output_file", tmp_path / "r.md", "--figures", tmp_path / "f")
     out, _ = attentune.done(*words, "--baseline", "sesame-weighted")
     assert out == ""
-    lines = list(csv.DictReader((tmp_path / "r.csv").open()))
-    assert [(line["method"], line["baseline"], line["seeds"]) for line in lines] == [
-        ("bert", "sesame-weighted", "2"),
-        ("sesame-weighted", "sesame-weighted", "2"),
-    ]
+    cells = compare_methods(collect([str(folder) for folder in folders]).runs, "sesame-weighted").to_dict()["cells"]
+    assert [(cell["method"], cell["n"]) for cell in cells] == [("bert", 2), ("sesame-weighted", 2)]
     scores = [json.loads((folder / "run.json").read_text())["scores"]["validation"]["accuracy"] for folder in folders]
-    assert float(lines[0]["mean"]) == pytest.approx(sum(scores[:2]) / 2)
+    assert cells[0]["mean"] == pytest.approx(sum(scores[:2]) / 2)
+    assert "The baseline is sesame-weighted." in (tmp_path / "r.md").read_text()
     assert (tmp_path / "f/seeds-train-csv.svg").is_file()
-    assert attentune("report", *folders, "--output_file", tmp_path / "r.md")[0] == 0
     facts = json.loads((folders[0] / "run.json").read_text())["train"]
     assert facts["parameters"] > facts["added_parameters"] > 0
     assert f"{facts['parameters']:,}" in (tmp_path / "r.md").read_text()
@@ -78,10 +74,10 @@ def test_changed_missing_and_large_files_are_not_read(recorded, tmp_path, monkey
     found = texts_of(recorded)["train.csv"]
     assert found.texts == {}
     assert found.problem == (
-        "The texts are not shown: the data files have other rows than those that the runs were scored on."
+        "The texts are not shown: the data files have other rows than those that the run was scored on."
     )
-    monkeypatch.setattr(module, "MOST_BYTES", 10)
-    assert "train.csv is larger than" in texts_of(recorded)["train.csv"].problem
+    monkeypatch.setattr("attentune.data.load.MOST_SHOWN_BYTES", 10)
+    assert "a report does not read train.csv: it is larger than" in texts_of(recorded)["train.csv"].problem
     (tmp_path / "train.csv").unlink()
     (tmp_path / "dev.csv").unlink()
     assert "train.csv" in texts_of(recorded)["train.csv"].problem
@@ -136,7 +132,7 @@ def test_files_of_one_name_are_told_apart_if_their_rows_differ(tmp_path):
     assert names_of(tmp_path / "1", tmp_path / "4") == ["reviews.csv", "reviews.csv"]
 
 
-@pytest.mark.parametrize("kind", ["html", "md", "tex", "csv"])
+@pytest.mark.parametrize("kind", ["html", "md", "tex"])
 def test_reports_have_the_names(tmp_path, kind):
     for folder in ("a", "b"):
         for method in ("bert", "sesame"):

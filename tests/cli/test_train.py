@@ -1,6 +1,7 @@
 """`attentune train` from the command line: real tasks, extra rows, SSA, long texts, several labels, pairs."""
 
 import csv
+import functools
 import io
 import json
 import random
@@ -18,6 +19,7 @@ from transformers import pipeline
 
 from attentune import __version__
 from attentune.config import load_config
+from attentune.demo.run import run_demo
 from attentune.inference.predictor import Predictor, predict
 from attentune.token_labels.plan import LABELS_FILE, load_labels
 from helpers.samples import BAD, FILLER, GOOD, write_reviews
@@ -116,8 +118,10 @@ def test_tracker_early_stopping_and_best_weights(attentune, tiny, tmp_path):
 def test_the_demo_prints_its_leaderboard_and_goes_on_where_it_was(attentune, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = Path("demo")  # relative, as its default is
-    flags = ("--model_name_or_path", tiny("bert"), "--train_size", "40", "--num_train_epochs", "1")
-    command = ("demo", "--presets", "majority,bert,auto", "--time_limit", "120s", *flags, "--output_dir", folder)
+    small: dict[str, Any] = {"train_size": 40, "time_limit_s": 120.0, "max_steps": 2}
+    run = functools.partial(run_demo, methods=("majority", "bert", "auto"), **small)
+    monkeypatch.setattr("attentune.demo.run.run_demo", run)
+    command = ("demo", "--model_name_or_path", tiny("bert"), "--output_dir", folder)
     out, err = attentune.done(*command)
     assert "2 of 2:" in err
     lines = out.splitlines()

@@ -22,7 +22,7 @@ from attentune.nn.blur import BLUR_PLACES, LEARNABLE
 from attentune.nn.classifiers import COMBINATIONS
 from attentune.nn.heads import HEADS, TOKEN_GATES
 from attentune.nn.layer_mix import LAYER_MIXES
-from attentune.report.writing import escape_csv, html_templates
+from attentune.report.writing import html_templates
 from attentune.results import RunResult
 from attentune.runs.records import RunRecord
 from attentune.token_labels.planner import GENERATORS
@@ -502,10 +502,8 @@ class _Tags(HTMLParser):
 
 
 @given(text=st.one_of(texts, st.text("<>&\"'/!-=script;:#x0 \n", max_size=40)))
-def test_no_text_is_markup_of_a_page_or_a_formula_of_a_table(text):
+def test_no_text_is_markup_of_a_page(text):
     parser = _Tags()
     parser.feed(html_templates.from_string('<p title="{{ text }}">{{ text }}</p>').render(text=text))
     parser.close()
     assert parser.tags == ["p"]
-    shown = escape_csv(text)
-    assert not shown.startswith(("=", "@"))

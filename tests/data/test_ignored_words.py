@@ -262,8 +262,6 @@ def test_commands_say_which_words_were_left_out(folder, attentune, tmp_path):
     text = ("--text", "<b> Kevin Costner was great")
     out, _ = attentune.done("explain", folder, *text)
     assert "Ignored words, which the model never sees: Kevin Costner." in out
-    out, _ = attentune.done("explain", folder, *text, "--layer", "1")
-    assert "never sees: Kevin Costner." in out
     attentune.done("explain", folder, *text, "--output_file", tmp_path / "page.html")
     assert "never sees: Kevin Costner." in (tmp_path / "page.html").read_text("utf-8")
     rows = tmp_path / "texts.csv"

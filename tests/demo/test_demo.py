@@ -25,6 +25,7 @@ from attentune.demo.domains import (
 )
 from attentune.demo.leaderboard import FILMS, HELD_OUT, Score, ScoredRun, cells, ranked
 from attentune.demo.run import _auto_run, data_settings
+from attentune.errors import ConfigError
 from attentune.runs.records import Predictions, Run, RunRecord
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
@@ -83,6 +84,12 @@ def test_a_smaller_size_takes_some_of_the_same_sentences_and_leaves_the_tests_as
     small, large = (split_sentences(train_size=size, seed=7) for size in (200, 1600))
     assert small["held_out"] == large["held_out"]
     assert set(small["train"]) < set(large["train"])
+
+
+@pytest.mark.parametrize("size", [6, 1604])
+def test_other_sizes_are_refused(size):
+    with pytest.raises(ConfigError, match=f"train_size: got {size}, expected a multiple of 4 from 4 to 1600"):
+        split_sentences(train_size=size, seed=42)
 
 
 def test_the_seed_chooses_the_held_out_sentences():
@@ -172,7 +179,7 @@ def test_a_line_as_json_has_all_numbers():
 @pytest.mark.integration
 def test_rows_that_auto_had_no_time_to_score_are_scored(tmp_path):
     folder = tmp_path / "auto"
-    settings = data_settings(tmp_path / "data", train_size=40, seed=1) | {"training.output_dir": str(folder)}
+    settings = data_settings(tmp_path / "data", train_size=40) | {"training.output_dir": str(folder)}
     config = load_config(overrides=settings, preset="tfidf-linear")
     train(config, display=ProgressDisplay(quiet=True))
     result = json.loads((folder / "run.json").read_text())
@@ -181,6 +188,6 @@ def test_rows_that_auto_had_no_time_to_score_are_scored(tmp_path):
     (folder / "auto" / "leaderboard.json").write_text('{"stopped": false}')
     for file in folder.glob("predictions_*.csv"):
         file.unlink()
-    scores = _auto_run(config, 1.0, None, quiet=True).scores
+    scores = _auto_run(config, 1.0, quiet=True).scores
     assert {name: score.rows for name, score in scores.items()} == {"held out": 400, "films": 1000}
     assert all(score.accuracy > 0.5 for score in scores.values())

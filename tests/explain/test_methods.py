@@ -231,7 +231,7 @@ def test_a_run_without_gate_or_head_is_told_what_works(
     explainer = Explainer(tiny_run(tiny()), rows_for("classification", 1))
     for hidden in (None, (), (None, None)):
         with pytest.raises(UnsupportedEncoderError, match="bert encoder does not return its attention weights, expect"):
-            attending.layer_attentions(hidden, explainer.scorer)
+            attending.last_attentions(hidden, explainer.scorer)
     monkeypatch.setitem(sys.modules, "captum", None)
     for without in ("integrated-gradients", "lime", "shap"):
         with pytest.raises(ConfigError, match=rf"method: {without}: needs captum, not installed"):

@@ -19,12 +19,10 @@ from attentune.explain.explainer import Explainer, answer_masked
 from attentune.explain.explanation import Explanation, Subword
 from attentune.explain.methods import METHODS
 from attentune.explain.scorer import Settings
-from attentune.explain.texts import explain_texts, head_attention
+from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import ModelPredictor, Predictor, predict, predict_rows
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
-from helpers import explain_references as loops
-from helpers.explain_references import OneText
 from helpers.samples import settings
 from helpers.tiers import covering
 from helpers.tiny_models import rows_of
@@ -255,59 +253,6 @@ def test_words_by_class_have_the_unit_of_each_class(tiny: Tiny) -> None:
     assert units == {"good": good.unit, "bad": f"minus the {good.unit}"}
     bad = explained(run, "classification", "leave-one-out", target="bad")
     assert class_units([good, bad], SPACES["classification"]) == {"good": good.unit, "bad": bad.unit}
-
-
-# What attention heads look at, beside the token gate's importance.
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("kind", ["classification", "pair", "bi-encoder"])
-@pytest.mark.parametrize("layer", [None, 1, 2])
-def test_shares_are_those_of_each_head_and_layer(tiny: Tiny, kind: str, layer: int | None) -> None:
-    run, rows = tiny_run(tiny(), kind), rows_for(kind)
-    found = head_attention(run, rows, layer=layer, level="token")
-    for row, table in enumerate(found):
-        text = OneText(run, rows, row)
-        expected_TH = loops.attention(text, layer=-1 if layer is None else layer - 1)
-        assert np.array(table.attention).reshape(-1, 4) == pytest.approx(expected_TH[text.places], rel=1e-4, abs=1e-6)
-        assert [token.score for token in table.tokens] == pytest.approx(expected_TH[text.places].mean(axis=1), rel=1e-4)
-        assert table.importance == pytest.approx(loops.ssa(text)[text.places], rel=1e-4)
-        assert (table.layer, table.heads) == (layer or 3, (1, 2, 3, 4))
-    assert (found[0].pair is not None) == (kind != "classification")
-
-
-def test_a_word_has_its_pieces_highest_share(tiny: Tiny) -> None:
-    run, rows = tiny_run(tiny()), rows_for("classification", 1)
-    (words,), (pieces,) = (head_attention(run, rows, level=level) for level in ("word", "token"))
-    number = next(number for number, token in enumerate(words.tokens) if token.text == "unwatchable")
-    place = words.tokens[number]
-    under = [n for n, piece in enumerate(pieces.tokens) if place.start <= piece.start and piece.end <= place.end]
-    assert len(under) > 2
-    assert words.attention[number] == tuple(max(pieces.attention[n][head] for n in under) for head in range(4))
-    assert words.importance[number] == max(pieces.importance[n] for n in under)
-    assert place.score == pytest.approx(np.mean(words.attention[number]))
-    # Layers and heads are chosen.
-    (some,) = head_attention(run, rows, heads=(4, 2), level="token")
-    assert some.heads == (4, 2)
-    assert some.attention == tuple((own[3], own[1]) for own in pieces.attention)
-    (first,) = head_attention(run, rows, layer=1)
-    assert first.attention != words.attention
-    # JSON holds the table.
-    line = json.loads(json.dumps(words.to_dict()))
-    assert (line["layer"], line["heads"], line["level"], line["label"]) == (3, [1, 2, 3, 4], "word", words.label)
-    for token, shares, importance in zip(line["tokens"], words.attention, words.importance, strict=True):
-        assert token["attention"] == pytest.approx(shares, abs=1e-6)
-        assert token["importance"] == pytest.approx(importance, abs=1e-6)
-        assert set(token) == {"text", "start", "end", "score", "attention", "importance"}
-    (plain,) = head_attention(tiny_run(tiny(), gate=False), rows, level="token")
-    assert plain.importance is None
-
-
-@pytest.mark.parametrize(("options", "message"), MISTAKES["heads"])
-def test_layers_and_heads_that_do_not_exist_are_told(tiny: Tiny, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        head_attention(tiny_run(tiny()), rows_for("classification", 1), **options)
-    assert str(raised.value) == message
 
 
 # Explanations of ensembles and baselines: deleted words.

@@ -117,11 +117,11 @@ def eager(model: Any) -> Any:
     model.encoder.set_attn_implementation(before)
 
 
-def attention(text: OneText, *, times_gradient: bool = False, layer: int = -1) -> np.ndarray:
+def attention(text: OneText, *, times_gradient: bool = False) -> np.ndarray:
     """Return the attention (T, H) of each head with the first token of each text as the query."""
     with eager(text.model):
         output = text.model(**text.inputs(), output_attentions=True)
-    shares = output.attentions[layer]
+    shares = output.attentions[-1]
     if times_gradient:
         (slope,) = torch.autograd.grad(text.value(output.logits[0]), shares)
         shares = shares * slope

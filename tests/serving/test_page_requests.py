@@ -175,9 +175,9 @@ def test_why_there_are_no_wrong_rows_and_predictions_of_others_are_not_used(
     expected = {
         "does not load the data set me/reviews": hub,
         "does not say what it was trained on": run,
-        "dev.csv is larger than 0 MB, so the server does not read it.": saved,
+        "The server does not read dev.csv: it is larger than 0 MB.": saved,
     }
-    monkeypatch.setattr(backend_module, "_MOST_BYTES", 10)
+    monkeypatch.setattr("attentune.data.load.MOST_SHOWN_BYTES", 10)
     for message, one in expected.items():
         with client_of(one) as client:
             answer = client.get("/errors")

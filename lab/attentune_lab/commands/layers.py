@@ -110,12 +110,18 @@ def _summary(layer: int, weights_N: Any) -> dict[str, Any]:
 
 
 def layers_figure(summaries: dict[str, list[dict[str, Any]]]) -> Any:
-    from attentune.report.charts import Bar, bars_figure
+    from attentune.report.charts import PointRow, rows_figure
 
     panels = {
-        split: {"mean over texts, with standard deviation": [Bar(line["mean"], line["std"]) for line in lines]}
+        split: [
+            PointRow(f"layer {line['layer']}", (), line["mean"], line["mean"] - line["std"], line["mean"] + line["std"])
+            for line in lines
+        ]
         for split, lines in summaries.items()
     }
-    layers = [str(line["layer"]) for line in next(iter(summaries.values()))]
-    title = "squeeze-and-excitation, by encoder layer"
-    return bars_figure(panels, layers, y_label="layer weight", title=title)
+    return rows_figure(
+        panels,
+        x_label="weight (squeeze-and-excitation)",
+        least=0.1,
+        mean_name="mean over texts, standard deviation",
+    )

@@ -101,7 +101,7 @@ def _report(
     differing = "Not as in the paper: " if recipe.name in recipe_names() else ""
     sentences += [f"{differing}{text}" for text in (*planned.notes, *recipe.differences, *left_out) if text]
     sentences += notes
-    return Report(recipe.title, (*sentences, *made.sentences), (*sections, *made.sections), made.answer, made.results)
+    return Report(recipe.title, (*sentences, *made.sentences), (*sections, *made.sections), made.answer)
 
 
 def _agree(folder: Path, recipe: Recipe, request: Request) -> None:

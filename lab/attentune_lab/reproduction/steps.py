@@ -14,12 +14,10 @@ from attentune.data.builtin import find_builtin_file, load_spec
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import answer_masked
-from attentune.explain.explanation import HeadAttention, Subword, word_spans
-from attentune.explain.texts import head_attention
+from attentune.explain.explanation import Subword, word_spans
 from attentune.inference.predictor import Predictor, evaluate_in_detail
 from attentune.io.files import storage_errors, write_text
 from attentune.models.build import build_model, count_parameters, load_tokenizer
-from attentune.report.charts import heads_figure
 from attentune.report.document import Figure, Section, Table, slug
 from attentune.results import to_json
 from attentune.runs.grid import methods_from, plan_grid, select_methods
@@ -27,6 +25,7 @@ from attentune.runs.records import Run
 from attentune.suites.glue import PhenomenonScore, score_rows
 from attentune.suites.hans import score_hans
 from attentune_lab.commands.layers import layer_weights, layers_figure
+from attentune_lab.reproduction.heads import HeadAttention, head_attention, heads_figure
 from attentune_lab.reproduction.recipe import Recipe, Sentence
 
 _HANS_ROWS, _FEWEST_ROWS = 30_000, 300
@@ -102,18 +101,21 @@ def explain_sentences(sentences: Sequence[Sentence], runs: Mapping[Run, Path]) -
         rows = TextRows(("0",), (sentence.text,), None, None, "the recipe")
         for run, place in _first(runs).items():
             saved = Predictor.load(place)
-            lines += _lines(sentence, run.method, saved, rows)
-            figures.append(_heads(f"sentence-{number}-{len(figures) + 1}", run.method, head_attention(saved, rows)))
+            heads = head_attention(saved, rows)
+            lines += _lines(sentence, run.method, saved, rows, heads)
+            figures.append(_heads(f"sentence-{number}-{len(figures) + 1}", run.method, heads))
     header = ("sentence", "method", "true class", "predicted", "probability of the true class", "highest SSA scores")
     notes = ("Each method's run with the first seed.",)
     return Section("Sentences", (Table("sentences", "Predictions", header, tuple(lines), 4, notes), *figures))
 
 
-def _lines(sentence: Sentence, method: str, saved: Predictor, rows: TextRows) -> list[tuple[str, ...]]:
+def _lines(
+    sentence: Sentence, method: str, saved: Predictor, rows: TextRows, heads: HeadAttention
+) -> list[tuple[str, ...]]:
     prediction = answer_masked(saved, rows, []).before
     share = f"{prediction.probabilities[sentence.gold]:.3f}"
     lines: list[tuple[str, ...]] = [
-        (sentence.text, method, sentence.gold, str(prediction.prediction), share, _important(saved, rows))
+        (sentence.text, method, sentence.gold, str(prediction.prediction), share, _important(heads))
     ]
     if sentence.masked is not None:
         spans = [span for span in word_spans(sentence.text) if sentence.text[slice(*span)] == sentence.masked]
@@ -124,21 +126,20 @@ def _lines(sentence: Sentence, method: str, saved: Predictor, rows: TextRows) ->
     return lines
 
 
-def _important(saved: Predictor, rows: TextRows) -> str:
-    """Return the tokens with the four highest SSA scores, in descending order; "-" without a token gate."""
-    table = head_attention(saved, rows, heads=(1,))[0]
-    if table.importance is None:
+def _important(heads: HeadAttention) -> str:
+    """Return the words with the four highest SSA scores, in descending order; "-" without a token gate."""
+    if heads.importance_W is None:
         return "-"
-    order = sorted(zip(table.importance, table.tokens, strict=True), key=lambda pair: -pair[0])
-    return ", ".join(f"{token.text} {score:.2f}" for score, token in order[:4])
+    order = sorted(zip(heads.importance_W, heads.words, strict=True), key=lambda pair: -pair[0])
+    return ", ".join(f"{word} {score:.2f}" for score, word in order[:4])
 
 
-def _heads(name: str, method: str, tables: list[HeadAttention]) -> Figure:
+def _heads(name: str, method: str, heads: HeadAttention) -> Figure:
     return Figure(
         f"heads-{name}",
-        f'{method}: "{tables[0].text}"',
+        f'{method}: "{heads.text}"',
         "Attention of the first token in the last layer, one column per head; the SSA scores if there is a token gate.",
-        functools.partial(heads_figure, tables),
+        functools.partial(heads_figure, heads),
     )
 
 

@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.training.prepare import check_rejection
 
     began = time.monotonic()
-    parsed, problems = parser().parse(arguments)
+    parsed, problems = parser(arguments).parse(arguments)
     try:
         seconds = parse_duration(parsed.time_limit)
     except ConfigError as error:

@@ -1,7 +1,6 @@
 """`attentune compare`: methods on tasks over several seeds; `compare RUN RUN`: trained runs on the same rows."""
 
 import itertools
-import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from attentune.cli.flags import (
     seed_numbers,
     whole_number,
 )
-from attentune.cli.inputs import check_files_of_rows, check_output_folder, executor_options, tell
+from attentune.cli.inputs import check_files_of_rows, check_output_folder, executor_options, tell, texts_of_run
 from attentune.cli.output import csv_text, number, short, stopped, table
 from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError
@@ -36,7 +35,7 @@ Train every preset on every task with every seed, in parallel, and write one rec
 --train_size N,N  numbers of training rows, such as 250,1000,all
 --retry_failed  repeat runs that are recorded as failed
 --keep_runs  keep the folders of finished runs, with their weights
---keep_best  keep the folder of each preset's best run, for attentune predict --best and others
+--keep_best  keep the folder of each preset's best run, for attentune predict and others, and print its name
 {EXECUTOR}
 --baseline NAME  the method that the others are compared with (default: the first one)
 {FORMAT}
@@ -81,7 +80,9 @@ def _names_runs(arguments: Sequence[str]) -> bool:
 
 def parser(arguments: Sequence[str] = ()) -> Parser:
     """Build the parser of these arguments."""
-    return command_parser("compare", _RUNS_HELP) if _names_runs(arguments) else command_parser("compare", _HELP, None)
+    if _names_runs(arguments):
+        return command_parser("compare", _RUNS_HELP)
+    return command_parser("compare", _HELP, None, arguments)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -115,6 +116,8 @@ def run(arguments: Sequence[str]) -> int:
     except ComparisonStopped as stop:
         return stopped(stop, "compare", arguments)
     _print(records, folder, parsed)
+    if parsed.keep_best:
+        _tell_kept(records, Path(folder))
     failed = [record for record in records if not record.is_done]
     if failed:
         print(
@@ -143,21 +146,20 @@ def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
     from attentune.report.analysis import compare_methods
     from attentune.report.contents import answer_of
     from attentune.report.load import recorded_runs, with_task_names
-    from attentune.results import to_json
+    from attentune.results import to_json, without_nan
 
-    cells = _cells(records)
-    # Before the predictions are read, so that the table appears even if a file of them is damaged.
-    if parsed.format == "text":
-        print(_cells_text(cells), end="", flush=True)
-    verdicts = (
-        compare_methods(with_task_names(recorded_runs(Path(folder), records)), parsed.baseline) if records else None
-    )
+    verdicts = compare_methods(with_task_names(recorded_runs(Path(folder), records)), parsed.baseline)
+    answer, content = answer_of(verdicts), verdicts.to_dict()
     if parsed.format == "json":
-        empty = {"baseline": parsed.baseline, "comparisons": [], "notes": []}
-        answer, found = ([], empty) if verdicts is None else (answer_of(verdicts), verdicts.to_dict())
-        print(to_json({"answer": answer, "cells": cells, **found}), end="")
-    elif verdicts is not None:
-        print("\n" + "\n".join([*answer_of(verdicts), verdicts.text()]), end="")
+        print(to_json({"answer": answer, **content}), end="")
+    else:
+        print("\n".join([_cells_text(without_nan(content["cells"])), *answer, verdicts.text()]), end="")
+
+
+def _tell_kept(records: Sequence[Any], folder: Path) -> None:
+    """Say on standard error which run folders were kept."""
+    runs = ((folder / "runs" / record.run.name, record) for record in records)
+    tell(f"kept: {run} ({record.metric} {number(record.score)})" for run, record in runs if run.is_dir())
 
 
 def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:
@@ -182,36 +184,6 @@ def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:
         "config": parsed.config,
         "overrides": overrides,
     }
-
-
-def _cells(records: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return mean and standard deviation (n - 1) over the scored seeds, for each task, size and method."""
-    groups: dict[tuple[str, str, str], list[Any]] = {}
-    for record in records:
-        groups.setdefault((record.task_name, record.run.size, record.run.method), []).append(record)
-    tasks = list(dict.fromkeys(record.task_name for record in records))
-
-    def place(item: tuple[Any, list[Any]]) -> tuple[Any, ...]:
-        size = item[1][0].run.train_size
-        return tasks.index(item[0][0]), size is None, size or 0
-
-    cells = []
-    for (task, size, method), group in sorted(groups.items(), key=place):
-        scores = [record.score for record in group if record.is_done and record.score is not None]
-        cells.append(
-            {
-                "task": task,
-                "train_size": size,
-                "method": method,
-                "metric": next((record.metric for record in group if record.metric), None),
-                "mean": statistics.fmean(scores) if scores else None,
-                "std": statistics.stdev(scores) if len(scores) > 1 else None,
-                "n": len(scores),
-                "failed": sum(not record.is_done for record in group),
-                "scores": {str(record.run.seed): record.score for record in group if record.is_done},
-            }
-        )
-    return cells
 
 
 def _cells_text(cells: Sequence[dict[str, Any]]) -> str:
@@ -247,25 +219,17 @@ def _compare_runs(parsed: Any, problems: list[str]) -> int:
 
 def _texts(parsed: Any, result: Any) -> dict[str, str]:
     """Read the texts of the rows, by id, through the data settings of a run folder; none if it cannot be done."""
-    folder = next((Path(path) for path in parsed.runs if (Path(path) / "config.yaml").is_file()), None)
-    if folder is None or not _changed_rows(result):
-        return {}
-    from attentune.config import load_config
-    from attentune.data.load import load_data
+    from attentune.results import RESULT_FILE, RunResult
 
+    record = next((path for run in parsed.runs if (path := Path(run) / RESULT_FILE).is_file()), None)
+    if record is None or not _changed_rows(result):
+        return {}
     try:
-        config = load_config(folder / "config.yaml", as_record=True)
-        data = load_data(config.data, seed=config.training.seed)
+        texts = texts_of_run(RunResult.load(record), parsed.split, "compare")
     except AttentuneError as error:
-        tell([f"{folder}: its texts cannot be shown ({str(error).splitlines()[0]})"])
+        tell([f"{record.parent}: its texts cannot be shown ({str(error).splitlines()[0]})"])
         return {}
-    rows = data.splits.get(parsed.split)
-    if rows is None:
-        return {}
-    pairs = rows.pairs or ("",) * len(rows)
-    return {
-        row: f"{text} | {pair}" if pair else text for row, text, pair in zip(rows.ids, rows.texts, pairs, strict=True)
-    }
+    return {row: f"{text} | {pair}" if pair else text for row, (text, pair) in texts.items()}
 
 
 def _changed_rows(result: Any) -> list[int]:

@@ -1,12 +1,12 @@
 """`attentune evaluate`: score a saved run and show what it gets wrong; with `--suite hans`, on HANS."""
 
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attentune.cli.flags import (
-    BEST,
     FORMAT,
     PRECISION,
     ROW_SETTINGS,
@@ -15,9 +15,8 @@ from attentune.cli.flags import (
     command_parser,
     data_from,
     has_flag,
-    overrides_of,
 )
-from attentune.cli.inputs import check_columns, check_named, read_file_rows, tell, tell_cut_texts, use_best
+from attentune.cli.inputs import check_columns, check_named, read_file_rows, tell, tell_cut_texts
 from attentune.cli.output import csv_text, number, progress_lines, short, table
 from attentune.config import DataConfig
 from attentune.errors import ConfigError
@@ -30,7 +29,6 @@ Labels are matched by name.
 
 RUN  a run folder or checkpoint
 --suite hans  evaluate entailment runs on HANS instead; see evaluate --suite hans --help
-{BEST}
 --split NAME  split: validation, test or train (default: validation; test with --test_file)
 --show_errors N>=0  worst errors to print (default: 10)
 --out_of_scope_file FILE  texts of no class: how well they are told apart, and what the threshold of --reject loses
@@ -88,9 +86,6 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser(arguments).parse(arguments)
     if parsed.suite is not None:
         return _hans(parsed, problems)
-    # A task alone selects the run; its rows are those of the run, unless a folder or file is named.
-    given = {name for name in overrides_of(parsed, []) if name in ("data.data_dir", "data.dataset_name")}
-    use_best(parsed, names_rows=not given)
     data_config = data_from(parsed, problems)
     is_test = data_config is not None and data_config.test_file is not None and data_config.validation_file is None
     split = parsed.split or ("test" if is_test else "validation")
@@ -320,13 +315,18 @@ def _write_hans(report: Any, folder: Path) -> None:
 
 def hans_figure(report: Any) -> Any:
     """Draw the accuracy by heuristic and gold label (SESAME, figure 3)."""
-    from attentune.report.charts import Bar, bars_figure
+    from attentune.report.charts import PointRow, rows_figure
 
-    panels: dict[str, dict[str, list[Bar]]] = {}
+    panels: dict[str, list[PointRow]] = {}
     for line in report.cells:
-        panel = panels.setdefault(f"gold label: {line.gold_label}", {name: [] for name in report.methods})
-        for name, mean, spread in zip(report.methods, line.means, line.deviations, strict=True):
-            panel[name].append(Bar(mean, spread))
-    groups = list(dict.fromkeys(line.heuristic.replace("_", " ") for line in report.cells))
-    spread = "; error bars: standard deviation over runs" if any(report.overall.deviations) else ""
-    return bars_figure(panels, groups, chance=0.5, title=f"HANS, {report.rows:,} rows{spread}")
+        panel = panels.setdefault(f"gold label: {line.gold_label}", [])
+        panel.append(PointRow(f"{line.heuristic.replace('_', ' ')}:"))
+        for place, (name, mean, spread) in enumerate(zip(report.methods, line.means, line.deviations, strict=True)):
+            half = math.nan if spread is None else 100 * spread
+            panel.append(PointRow(name, (), 100 * mean, 100 * mean - half, 100 * mean + half, place))
+    return rows_figure(
+        panels,
+        x_label=f"accuracy (points); HANS, {report.rows:,} rows",
+        level=("chance", 50.0),
+        mean_name="mean, standard deviation over runs" if any(report.overall.deviations) else "accuracy",
+    )

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attentune.cli.flags import (
-    BEST,
-    BEST_OF_TASK,
     FORMAT,
     PRECISION,
     TEXT_SETTINGS,
@@ -20,7 +18,6 @@ from attentune.cli.flags import (
     command_parser,
     config_from,
     has_flag,
-    whole_number,
 )
 from attentune.cli.inputs import (
     check_columns,
@@ -30,7 +27,6 @@ from attentune.cli.inputs import (
     tell,
     tell_cut_texts,
     text_chunks,
-    use_best,
 )
 from attentune.cli.output import progress_lines, table
 from attentune.explain.explanation import check_method_names, ignored_text
@@ -38,7 +34,7 @@ from attentune.report.document import score_text, visible
 
 if TYPE_CHECKING:
     from attentune.explain.by_class import ClassWord
-    from attentune.explain.explanation import Explanation, HeadAttention
+    from attentune.explain.explanation import Explanation
 
 _HELP = f"""
 attentune explain RUN (--text TEXT | --input_file FILE | --task TASK) [flags]
@@ -47,7 +43,6 @@ Score how much each word of a text contributed to the prediction of a saved run.
 
 RUN  a run folder or checkpoint
 --fit  fit a head that explains each prediction in the same pass instead; see explain --fit --help
-{BEST}
 --method A,B  one or several methods (default: fast-shap if explain --fit has fitted enough, else leave-one-out)
 --target CLASS  the class to explain (default: the predicted one)
 --contrast CLASS  explain why the class and not this one, by the difference of their logits
@@ -56,10 +51,8 @@ RUN  a run folder or checkpoint
 --samples N  copies per text for lime (5000 if not given) and shap (500)
 --steps N  steps of integrated-gradients (default: 50)
 --by_class  instead of texts, print the words that speak for each class over all rows, with intervals
---layer N|last  show the attention heads of this layer: a number from 1, or last
---heads N,N  with --layer: numbers from 1, or all (all if not given)
 {FORMAT}
---output_file FILE  write the result to this file: .html .jsonl .txt, with --layer .png .svg .pdf .jsonl .txt
+--output_file FILE  write the result to this file: .html .jsonl .txt
 {PRECISION}
 {TEXTS}
 
@@ -69,7 +62,6 @@ examples:
   attentune explain runs/rte --text "A cat sat." --text_pair "An animal sat." --method gradient --target entailment
   attentune explain runs/mine --input_file new.csv --method leave-one-out --output_file why.html
   attentune explain runs/mine --input_file new.csv --by_class    (the words that speak for each class over the file)
-  attentune explain runs/mine --text "a whole lot foul, freaky and funny." --layer 6 --heads all --output_file heads.png
 
 methods: fast-shap (after attentune explain RUN --fit), ssa (runs that score tokens), gradient, integrated-gradients,
 leave-one-out, lime, shap, attention, attention-gradient, random. For baselines and ensembles leave-one-out, lime, shap
@@ -86,7 +78,6 @@ Fit a head to a saved run that explains each prediction in the pass that makes i
 
 RUN  a run folder
 --fit  fit the head
-{BEST_OF_TASK}
 --input_file FILE  a file of texts without labels (default: the run's training rows)
 --max_samples N  the most texts, drawn at random (default: 2000)
 --copies N  masked copies of each text, an even number (default: 8)
@@ -118,20 +109,12 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser(arguments).parse(arguments)
     if parsed.fit:
         return _fit(parsed, problems)
-    layer = None if parsed.layer == "last" else whole_number("--layer", parsed.layer, problems)
-    all_heads = parsed.heads in (None, ["all"])
-    heads = None if all_heads else [whole_number("--heads", head, problems) or 1 for head in parsed.heads]
     _check_flags(parsed, problems)
-    use_best(parsed, names_rows=parsed.text is not None or parsed.input_file is not None)
     kind = _kind(parsed, problems)
     data = check_text_flags(parsed, problems)
     check_named(parsed)
     check_columns(parsed.input_file, data)
     check_method_names(parsed.method or ())
-    if kind == "figure":
-        from attentune.report.charts import check_figure_file
-
-        check_figure_file(parsed.output_file)
 
     from attentune.data.tables import WHOLE
     from attentune.inference.predictor import Predictor
@@ -140,10 +123,7 @@ def run(arguments: Sequence[str]) -> int:
     chunks = text_chunks(parsed, data, saved, WHOLE)
     tell(chunks.notes)
     (rows,) = chunks.read()
-    if parsed.layer is not None:
-        _show_heads(parsed, saved, rows, kind, layer, heads)
-    else:
-        _show_scores(parsed, saved, rows, kind)
+    _show_scores(parsed, saved, rows, kind)
     if parsed.output_file is not None:
         tell([f"{len(rows)} text{'' if len(rows) == 1 else 's'} written to {parsed.output_file}"])
     return 0
@@ -151,14 +131,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _check_flags(parsed: Any, problems: list[str]) -> None:
     """Check which flags go together."""
-    if parsed.layer is not None and parsed.contrast is not None:
-        problems.append("--contrast: does not go with --layer; attention heads have no class.")
-    if parsed.layer is None and parsed.heads is not None:
-        problems.append("--heads: goes with --layer.")
     if not parsed.by_class:
         return
-    given = {"--text": parsed.text, "--layer": parsed.layer}
-    problems += [f"{flag}: does not go with --by_class." for flag, value in given.items() if value is not None]
+    if parsed.text is not None:
+        problems.append("--text: does not go with --by_class.")
     if parsed.level != "word":
         problems.append("--level: got token, but --by_class ranks words; leave it out.")
     if parsed.output_file is not None and not parsed.output_file.lower().endswith((".jsonl", ".txt")):
@@ -166,19 +142,13 @@ def _check_flags(parsed: Any, problems: list[str]) -> None:
 
 
 def _kind(parsed: Any, problems: list[str]) -> str:
-    """Return the kind of output: "text", "json", or, by the name of the output file, "page" or "figure"."""
-    from attentune.report.charts import FIGURE_KINDS
-
+    """Return the kind of output: "text", "json", or, by the name of the output file, "page"."""
     if parsed.output_file is None:
         return parsed.format
-    own = {".html": "page"} if parsed.layer is None else dict.fromkeys(FIGURE_KINDS, "figure")
-    kinds = {**own, ".jsonl": "json", ".txt": "text"}
+    kinds = {".html": "page", ".jsonl": "json", ".txt": "text"}
     kind = kinds.get(Path(parsed.output_file).suffix.lower())
     if kind is None:
-        heads = "" if parsed.layer is None else " for attention heads (--layer)"
-        problems.append(
-            f"--output_file: got {parsed.output_file}, expected a name that ends in {', '.join(kinds)}{heads}."
-        )
+        problems.append(f"--output_file: got {parsed.output_file}, expected a name that ends in {', '.join(kinds)}.")
     return kind or "text"
 
 
@@ -235,18 +205,6 @@ def _show_by_class(parsed: Any, explanations: Sequence[Any], label_space: Any, k
         _put(parsed, class_tables(by_class, units, method, len(explanations)))
 
 
-def _show_heads(parsed: Any, saved: Any, rows: Any, kind: str, layer: int | None, heads: list[int] | None) -> None:
-    from attentune.explain.texts import head_attention
-
-    results = head_attention(saved, rows, layer=layer, heads=heads, level=parsed.level, precision=parsed.precision)
-    if kind == "figure":
-        from attentune.report.charts import heads_figure, save_figure
-
-        save_figure(heads_figure(results), parsed.output_file)
-    else:
-        _put(parsed, _json_lines(one.to_dict() for one in results) if kind == "json" else _head_tables(results))
-
-
 def _json_lines(results: Iterable[dict[str, Any]]) -> str:
     from attentune.results import without_nan
 
@@ -300,23 +258,8 @@ def _score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
     return "\n\n".join([*tables, ""]) if tables else ""
 
 
-def _head_tables(results: Sequence[HeadAttention]) -> str:
-    """Format one table per text, with one column per attention head."""
-    tables = []
-    for one in results:
-        columns = {
-            f"head {head}": [f"{shares[place]:.3f}" for shares in one.attention] for place, head in enumerate(one.heads)
-        }
-        columns |= {} if one.importance is None else {"ssa": [f"{share:.3f}" for share in one.importance]}
-        probability = "" if one.probability is None else f" ({one.probability:.3f})"
-        label = visible(str(one.label), one_line=True)
-        below = "\n".join(filter(None, (one.unit, visible(ignored_text(one.ignored), one_line=True))))
-        tables.append(_words_table(one, f"{label}{probability}; layer {one.layer}", columns, below))
-    return "\n\n".join([*tables, ""]) if tables else ""
-
-
 def _words_table(
-    one: Any, prediction: str, columns: Mapping[str, Sequence[str]], below: str, names: Sequence[str] = ()
+    one: Any, prediction: str, columns: Mapping[str, Sequence[str]], below: str, names: Sequence[str]
 ) -> str:
     """Format a text, its prediction and a table of its words; `names` are of the lines below the words."""
     words = [*(visible(token.text, one_line=True) for token in one.tokens), *names]
@@ -352,7 +295,6 @@ def class_tables(by_class: Mapping[str, Sequence[ClassWord]], units: Mapping[str
 
 def _fit(parsed: Any, problems: list[str]) -> int:
     """Fit and save the head; return the exit status."""
-    use_best(parsed)
     data = config_from(parsed, problems).data
     check_named(parsed)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attentune.cli.flags import BEST_OF_TASK, check, parser_of
-from attentune.cli.inputs import check_named, tell, use_best
+from attentune.cli.flags import check, parser_of
+from attentune.cli.inputs import check_named, tell
 from attentune.cli.output import number, table
 from attentune.config.parse import did_you_mean
 from attentune.io.files import check_new_folder
@@ -17,14 +17,13 @@ from attentune.io.files import check_new_folder
 if TYPE_CHECKING:
     from attentune.integrations.onnx import Export
 
-_HELP = f"""
+_HELP = """
 attentune export RUN (--output_dir DIR | --push_to_hub NAME/REPO) [flags]
 
 Export a saved run to a folder, or to the Hugging Face hub, that works without PyTorch, or without Attentune, and check
 it.
 
 RUN  a run folder or checkpoint
-{BEST_OF_TASK}
 --output_dir DIR  the folder to write: new or empty
 --format NAME  onnx or transformers (default: onnx)
 --code auto|stock|remote  transformers: stock (a class of transformers), remote (with the model code, loaded with
@@ -62,7 +61,6 @@ def run(arguments: Sequence[str]) -> int:
         from attentune.integrations.hub import check_push, push_folder
 
         check_push(parsed.push_to_hub)
-    use_best(parsed)
     check_named(parsed)
     if parsed.output_dir is not None:
         check_new_folder(Path(parsed.output_dir))

@@ -22,8 +22,6 @@ FILE = "[FILE]  the file of training rows, as --train_file"
 FORMAT = "--format text|json  output format (default: text)"
 QUIET = "--quiet  no progress on standard error"
 PRECISION = "--precision VALUE  auto, fp32, bf16 or fp16; bf16 and fp16 round (fp32 if not given)"
-BEST = "--best  RUN is the folder of a comparison or search: use its best run (by the mean validation score)"
-BEST_OF_TASK = f"{BEST}\n--task NAME  with --best: the task, if the comparison has several"
 TEXTS = """--text TEXT  one text
 --text_pair TEXT  its second text, for a model of text pairs
 --input_file FILE  a file of texts: .csv .tsv .json .jsonl .parquet ..., or - for standard input
@@ -142,9 +140,6 @@ SHORTHANDS = {
     "do_regression": ("data.task_type", "regression"),
     "no_header": ("data.header", "false"),
 }
-# Settings with several values, which may be written as YAML.
-_LISTS = ("objective.class_weights", "data.label_column", "data.label_names", "data.ignore_labels", "data.ignore_words",
-          "data.extra_train_files", "data.extra_train_weights")  # fmt: skip
 _SECTIONS: tuple[tuple[str, type], ...] = (
     ("data", DataConfig),
     ("model", ModelConfig),
@@ -155,20 +150,11 @@ _ARGUMENT = re.compile(r"(\S+)(?: (\S+))? {2,}(.*)")
 _NUMBER = re.compile(r"(N|X)(?:>=(\d+))?")
 
 
-class _HelpOnAll(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *given: Any, **options: Any) -> NoReturn:
-        if isinstance(parser, Parser):
-            parser.less_used = []
-        parser.print_help()
-        parser.exit()
-
-
 class Parser(argparse.ArgumentParser):
     """An argument parser that accepts hyphens or underscores, and raises `ConfigError` instead of exiting."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
-        self.less_used: list[argparse.Action] = []  # flags that only --help-all shows
         self.numbers: dict[str, int | None] = {}  # flags with a whole number: the smallest; None for any number
         self.lists: list[str] = []  # flags with several values
 
@@ -181,17 +167,6 @@ class Parser(argparse.ArgumentParser):
         """Add the arguments of the lines of a help text, see `command_parser`."""
         for line in text.replace("\n    ", " ").splitlines():
             _add_argument(self, line)
-
-    def format_help(self) -> str:
-        """Format the help, without the flags of `less_used`."""
-        texts = [action.help for action in self.less_used]
-        for action in self.less_used:
-            action.help = argparse.SUPPRESS
-        try:
-            return super().format_help()
-        finally:
-            for action, text in zip(self.less_used, texts, strict=True):
-                action.help = text
 
     def error(self, message: str) -> NoReturn:
         end = "" if message.endswith("?") else "."
@@ -240,7 +215,7 @@ class Parser(argparse.ArgumentParser):
             return f" Several values have commas between them; did you mean {before} {first},{argument}?"
         is_file = bool(Path(argument).suffix) and not any(sign.isspace() for sign in argument)
         if is_file and (self.prog.endswith("evaluate") or "--input_file" in known):
-            flag = "--validation_file" if self.prog.endswith("evaluate") else "--input_file"
+            flag = "--test_file" if self.prog.endswith("evaluate") else "--input_file"
             return f" Did you mean {flag} {argument}?"
         return f" Did you mean --text {shlex.quote(argument)}?" if "--text" in known and self._is_of_run else ""
 
@@ -269,19 +244,22 @@ class Parser(argparse.ArgumentParser):
         return parsed, problems
 
 
-def command_parser(name: str, text: str, settings: Collection[str] | None = ()) -> Parser:
+def command_parser(
+    name: str, text: str, settings: Collection[str] | None = (), arguments: Sequence[str] = ()
+) -> Parser:
     """Build the parser of a command from its help: usage, description, arguments, and what is shown below them.
 
     An argument is a line `NAME  help` or `--name VALUE  help`, which indented lines continue. VALUE is the type:
     none is a switch, `a|b` in lower case a choice, `N` a whole number of at least 1, `N>=0` of at least 0, `X` a
     number, `A,B` a list; `...` is repeatable. A single word after `default:` is the default. `settings` are the dotted
-    names, or sections, of the settings that have flags; None for all, as in commands that train.
+    names, or sections, of the settings that have flags; None for all, as in commands that train, whose help shows
+    the most used ones, and all if `arguments` have `--help_all`.
     """
-    usage, description, arguments, *below = text.strip().split("\n\n")
+    usage, description, lines, *below = text.strip().split("\n\n")
     made = Parser(prog=f"attentune {name}", usage=usage, description=description, epilog="\n\n".join(below))
-    made.add_lines(arguments)
+    made.add_lines(lines)
     if settings is None:
-        add_config_flags(made, first=MOST_USED)
+        add_config_flags(made, first=MOST_USED, with_help=has_flag(arguments, "help_all"))
     elif settings:
         add_config_flags(made, only=settings)
     return made
@@ -289,7 +267,7 @@ def command_parser(name: str, text: str, settings: Collection[str] | None = ()) 
 
 def parser_of(name: str, text: str, settings: Collection[str] | None = ()) -> Callable[..., Parser]:
     """Return the function `parser` of a command with one help, whatever its arguments are; see `command_parser`."""
-    return lambda arguments=(): command_parser(name, text, settings)
+    return lambda arguments=(): command_parser(name, text, settings, arguments)
 
 
 def _add_argument(made: Parser, line: str) -> None:
@@ -358,14 +336,16 @@ def _normalised(argument: str) -> str:
     return f"--{name.replace('-', '_')}{equals}{value}"
 
 
-def add_config_flags(parser: Parser, *, only: Collection[str] | None = None, first: Sequence[str] = ()) -> None:
+def add_config_flags(
+    parser: Parser, *, only: Collection[str] | None = None, first: Sequence[str] = (), with_help: bool = True
+) -> None:
     """Add a flag for each setting, `--preset`, `--config` and `--set`; with `only`, those of these names or sections.
 
-    With `first`, the help shows these, and all with --help-all.
+    The flags of `first` are the first in the help, and the only ones unless `with_help`.
     """
     known = {f"{section}.{field.name}": field for section, cls in _SECTIONS for field in dataclasses.fields(cls)}
     if first:
-        parser.add_argument("--help_all", action=_HelpOnAll, nargs=0, help="show the flags of all settings and exit")
+        parser.add_argument("--help_all", action="help", help="show the flags of all settings and exit")
         group = parser.add_argument_group("most used")
         for name in first:
             _add_flag(group, name.split(".")[0], known[name])
@@ -381,8 +361,7 @@ def add_config_flags(parser: Parser, *, only: Collection[str] | None = None, fir
         section = name.split(".")[0]
         is_shown = field.metadata and name not in first and field.name not in own
         if is_shown and (only is None or {name, section} & set(only)):
-            added = _add_flag(groups[section], section, field)
-            parser.less_used += [added] if first else []
+            _add_flag(groups[section], section, field, with_help=with_help)
     shown = {action.dest.split(".")[-1] for action in parser._actions if "." in action.dest}
     meant = {**ALIASES, **{name: setting.split(".")[1] for name, (setting, _) in SHORTHANDS.items()}}
     taken = set(parser._known())
@@ -391,7 +370,9 @@ def add_config_flags(parser: Parser, *, only: Collection[str] | None = None, fir
         parser.add_argument(f"--{name}", dest=f"alias:{name}", help=argparse.SUPPRESS, **takes_none)
 
 
-def _add_flag(group: argparse._ArgumentGroup, section: str, field: dataclasses.Field) -> argparse.Action:
+def _add_flag(
+    group: argparse._ArgumentGroup, section: str, field: dataclasses.Field, *, with_help: bool = True
+) -> None:
     default, facts = field.default, field.metadata
     name = "model_name_or_path" if (section, field.name) == ("model", "name_or_path") else field.name
     bare = "true" if field.type in (bool, bool | None) else facts.get("bare")  # the value of a flag without one
@@ -399,13 +380,13 @@ def _add_flag(group: argparse._ArgumentGroup, section: str, field: dataclasses.F
     also = [f"--{short}" for short in _SHORT if ALIASES[short] == field.name]
     shown = f"; also {', '.join(also)}{shown}" if also else shown
     choices = facts.get("choices") or (field.name.split("_")[-1].upper(),)
-    return group.add_argument(
+    group.add_argument(
         f"--{name}",
         dest=f"{section}.{field.name}",
         nargs=None if bare is None else "?",
         const=bare,
         metavar="true|false" if bare == "true" else "|".join(choices),
-        help=(facts["help"] + shown).replace("%", "%%"),
+        help=(facts["help"] + shown).replace("%", "%%") if with_help else argparse.SUPPRESS,
     )
 
 
@@ -439,7 +420,7 @@ def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, A
                     )
     if "run" not in values:  # commands of a run, and the doctor, read rows once
         problems += _standard_input(values.get("command", ""), {**given, **flags})
-    return {name: _listed(value) if name in _LISTS else value for name, value in {**given, **flags}.items()}
+    return {**given, **flags}
 
 
 def _meant(name: str, value: str, by_name: dict[str, str], problems: list[str]) -> dict[str, str]:
@@ -452,20 +433,6 @@ def _meant(name: str, value: str, by_name: dict[str, str], problems: list[str]) 
             problems.append(f"--{name}: got {value!r}, expected {error}")
             return {}
     return {by_name[ALIASES[name]]: value}
-
-
-def _listed(value: Any) -> Any:
-    """Parse a value written as a YAML list or mapping; return other values unchanged."""
-    if not isinstance(value, str) or value.strip()[:1] not in ("[", "{"):
-        return value
-    import yaml
-
-    from attentune.config.load import parse_yaml
-
-    try:
-        return parse_yaml(value)
-    except (yaml.YAMLError, ValueError, ConfigError):
-        return value
 
 
 def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:

@@ -110,6 +110,7 @@ def configuration(config: Any) -> str:
     ]
     lines += [f"  {name}: {_scalar(value)}" for name, value in options if value is not None]
     lines += [] if config.data.header else ["  header: false  # the first row of the file is a row"]
+    lines += ["  skip_broken_rows: true  # they are left out"] if config.data.skip_broken_rows else []
     whole = percent(float((rows <= length).mean()))
     lines.append(
         f"  max_length: {length}  # tokens; {whole} of the rows have at most so many, the longest {rows.max()}"

@@ -8,10 +8,11 @@ from typing import Any
 import yaml
 
 from attentune.cli.flags import check, config_from, overrides_of
-from attentune.config import Config
-from attentune.config.parse import did_you_mean
+from attentune.config import Config, DataConfig
+from attentune.config.parse import did_you_mean, parse_section
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.execution.executor import ExecutorOptions
+from attentune.results import RunResult
 
 # Files up to this size are read before PyTorch is imported, and again by the run: 0.1 s.
 _READ_BYTES = 4_000_000
@@ -45,21 +46,6 @@ def executor_options(parsed: Any, problems: list[str]) -> ExecutorOptions:
     except ConfigError as error:
         problems += error.problems
     return options
-
-
-def use_best(parsed: Any, *, names_rows: bool = False) -> None:
-    """With `--best`, replace `parsed.run` by the best run in that folder, and say on standard error which it is."""
-    if not parsed.best:
-        return
-    from attentune.report.analysis import best_run, tasks_of
-
-    name = "data.task" if "data.task" in vars(parsed) else "task"
-    task = getattr(parsed, name)
-    best = best_run(parsed.run, task)
-    if task is not None and names_rows and len(tasks_of(parsed.run)) > 1:
-        setattr(parsed, name, None)
-    print(f"attentune: {best.sentence}", file=sys.stderr)
-    parsed.run = str(best.folder)
 
 
 def check_saved_run(run: str) -> None:
@@ -239,6 +225,20 @@ def text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_columns:
         if table is not None:
             return unlabelled_table(table, config=saved.with_columns(data), **of_run)
     return RowChunks.of(next(iter(saved.data(data, (parsed.split,)).splits.values())))
+
+
+def texts_of_run(result: RunResult, split: str, reader: str) -> dict[str, tuple[str, str | None]]:
+    """Read the texts of the rows that a run was scored on, by id; `reader` is what would show them, for errors."""
+    from attentune.data.load import check_shown, load_data
+
+    problems: list[str] = []
+    config = parse_section(DataConfig, result.config.get("data", {}), "data", problems)
+    check(problems)
+    check_shown(config, reader)
+    rows = load_data(config, seed=result.seed, splits=(split.split("_")[0],)).splits.get(split)
+    if rows is None or rows.fingerprint() != result.data_fingerprint.get(split):
+        raise DataError("the data files have other rows than those that the run was scored on.")
+    return dict(zip(rows.ids, zip(rows.texts, rows.pairs or (None,) * len(rows), strict=True), strict=True))
 
 
 def tell(notes: Iterable[str]) -> None:

@@ -63,12 +63,23 @@ def stopped(why: object, command: str, arguments: Sequence[str], *, resume: bool
 
     With `resume`, the same command goes on with `--resume`, otherwise without a flag.
     """
-    again = ["attentune", command, *arguments]
-    if resume:
-        options = ("--resume", "--overwrite_output_dir", "--overwrite-output-dir")
-        again = [*(word for word in again if word not in options), "--resume"]
+    again = ["attentune", command, *(_resumed(arguments) if resume else arguments)]
     print(f"attentune: {why} Resume with:\n  {shlex.join(again)}", file=sys.stderr)
     return 130
+
+
+def _resumed(arguments: Sequence[str]) -> list[str]:
+    """Add `--resume`, and leave out `--overwrite_output_dir`, which does not go with it."""
+    kept: list[str] = []
+    may_be_value = False
+    for word in arguments:
+        if word.split("=")[0].replace("-", "_") in ("__resume", "__overwrite_output_dir"):
+            may_be_value = "=" not in word
+            continue
+        if word.startswith("-") or not may_be_value:
+            kept.append(word)
+        may_be_value = False
+    return [*kept, "--resume"]
 
 
 def progress_lines() -> Callable[[str, int, int], None]:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import BEST, PRECISION, TEXT_SETTINGS, TEXTS, parser_of
+from attentune.cli.flags import PRECISION, TEXT_SETTINGS, TEXTS, parser_of
 from attentune.cli.inputs import (
     check_columns,
     check_named,
@@ -15,7 +15,6 @@ from attentune.cli.inputs import (
     tell,
     tell_cut_texts,
     text_chunks,
-    use_best,
 )
 from attentune.cli.output import destination, row_bar, stopped
 from attentune.errors import ConfigError
@@ -27,7 +26,6 @@ attentune predict RUN (--text TEXT | --input_file FILE | --task TASK) [flags]
 Predict texts with a saved run: id, label (if given), prediction and probabilities of each text.
 
 RUN  a run folder or checkpoint
-{BEST}
 --output_file FILE  output file (default: standard output)
 --format csv|json|parquet  CSV, JSON (one object a line) or, with --output_dir, Parquet (csv if not given, json for an
     --output_file .jsonl, parquet with --output_dir)
@@ -43,7 +41,7 @@ examples:
   attentune predict runs/rte --text "A cat sat." --text_pair "An animal sat." --format json
   attentune predict runs/mine --input_file new.csv --output_file labelled.csv
   zcat new.csv.gz | attentune predict runs/mine --input_file -
-  attentune predict searches/mine --best --input_file new.csv     (the best run of a comparison or search)
+  attentune predict searches/mine/best --input_file new.csv     (the model of a search)
   attentune predict runs/mine --input_file new.csv --explain     (adds the importance of each word, from the same pass)
   attentune predict runs/cola --task cola --data_dir glue_data --split test --output_file cola-test.csv
   attentune predict runs/mine --input_file 'corpus/*.parquet' --output_dir predicted --shard 1/8     (1/8 to 8/8)
@@ -60,7 +58,6 @@ def run(arguments: Sequence[str]) -> int:
     """Predict; return the exit status."""
     parsed, problems = parser().parse(arguments)
     number, parts = _check_part_flags(parsed, problems)
-    use_best(parsed, names_rows=parsed.text is not None or parsed.input_file is not None)
     if parsed.keep_columns is not None and parsed.input_file is None:
         problems.append("--keep_columns: goes with --input_file.")
     ending = "" if parsed.output_file is None else Path(parsed.output_file).suffix.lower()

@@ -5,16 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attentune.cli.flags import check, parser_of
-from attentune.cli.inputs import tell
-from attentune.config.parse import parse_section
-from attentune.config.schema import DataConfig
-from attentune.data.load import load_data
+from attentune.cli.inputs import tell, texts_of_run
 from attentune.errors import AttentuneError
 from attentune.report.load import RecordedRun, TaskTexts
-from attentune.runs.records import RunRecord
-
-# Larger files are not read for a report.
-MOST_BYTES = 200_000_000
 
 
 def texts_of(runs: Sequence[RecordedRun]) -> dict[str, TaskTexts]:
@@ -24,33 +17,14 @@ def texts_of(runs: Sequence[RecordedRun]) -> dict[str, TaskTexts]:
     """
     texts: dict[str, TaskTexts] = {}
     for run in runs:
-        if run.record.is_done and run.record.run.task not in texts:
-            texts[run.record.run.task] = _texts_of_run(run.record)
-    return texts
-
-
-def _texts_of_run(record: RunRecord) -> TaskTexts:
-    problems: list[str] = []
-    config = parse_section(DataConfig, record.config.get("data", {}), "data", problems)
-    files = [Path(name) for name in (config.train_file, config.validation_file, config.test_file) if name is not None]
-    problems += [
-        f"{file} is larger than {MOST_BYTES / 1e6:.0f} MB."
-        for file in files
-        if file.is_file() and file.stat().st_size > MOST_BYTES
-    ]
-    if config.dataset_name is not None:
-        problems.append(f"a report does not load the data set {config.dataset_name}.")
-    if not problems:
+        if not run.record.is_done or run.record.run.task in texts:
+            continue
         try:
-            data = load_data(config, seed=record.seed, splits=("validation",))
-            rows = data.splits.get(record.split or "")
-            if rows is not None and rows.fingerprint() == record.data_fingerprint.get(record.split or ""):
-                texts = zip(rows.texts, rows.pairs or (None,) * len(rows), strict=True)
-                return TaskTexts(dict(zip(rows.ids, texts, strict=True)))
-            problems.append("the data files have other rows than those that the runs were scored on.")
+            found = TaskTexts(texts_of_run(run.record, run.record.split or "", "a report"))
         except (AttentuneError, OSError, ValueError) as error:
-            problems.append(" ".join(str(error).split()))
-    return TaskTexts(problem=f"The texts are not shown: {problems[0]}")
+            found = TaskTexts(problem=f"The texts are not shown: {' '.join(str(error).split())}")
+        texts[run.record.run.task] = found
+    return texts
 
 
 _HELP = """
@@ -59,7 +33,7 @@ attentune report DIR [DIR ...] --output_file report.html [flags]
 Write tables with confidence intervals, verdicts and figures of comparisons and runs.
 
 DIR...  folders of comparisons or runs
---output_file FILE  the report: HTML (.html), Markdown (.md), LaTeX (.tex) or CSV (.csv)
+--output_file FILE  the report: HTML (.html), Markdown (.md) or LaTeX (.tex)
 --figures DIR  also write each figure as SVG, PNG and PDF to this folder
 --baseline NAME  the method that the others are compared with (default: the first one)
 --no_texts  a page without texts of rows; by default they are read from the data files, if these are unchanged

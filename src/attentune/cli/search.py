@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     """Search; return the exit status."""
     from attentune.runs.search_settings import SearchSettings, check_search
 
-    parsed, problems = parser().parse(arguments)
+    parsed, problems = parser(arguments).parse(arguments)
     options = _settings(parsed, problems)
     where = executor_options(parsed, problems)
     folder = options["overrides"].pop("training.output_dir", None)
@@ -160,10 +160,9 @@ def _winner_lines(result: SearchResult, best: TrialOutcome) -> list[str]:
     ]
     if result.model is None:
         return [*lines, f"train with it: attentune train --config {shlex.quote(str(result.config))}"]
-    search = shlex.quote(str(result.model.parent))
     scores = f" ({one_line(result.model_scores)})" if result.model_scores else ""
     return [
         *lines,
         f"model with its settings, trained on all training rows: {result.model}{scores}",
-        f"predict with it: attentune predict {search} --best --input_file FILE",
+        f"predict with it: attentune predict {shlex.quote(str(result.model))} --input_file FILE",
     ]

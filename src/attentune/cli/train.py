@@ -9,7 +9,7 @@ from typing import Any
 
 from attentune.cli.flags import FILE, QUIET, Parser, command_parser, config_from, has_flag
 from attentune.config import Config
-from attentune.errors import ConfigError, DataError
+from attentune.errors import ConfigError
 
 # Exit status with --strict of a model that has not learnt the task, or not more than a baseline.
 NOT_LEARNT = 3
@@ -21,7 +21,6 @@ Fine-tune an encoder on labelled texts or text pairs, score it and save it.
 {FILE}
 --adapt  adapt the encoder to texts without labels instead; see train --adapt --help
 --strict  exit with status 3 if the model predicts one class for nearly all rows or is not better than a baseline
---fit_explainer  afterwards fit a head that explains each prediction in the same pass, as attentune explain --fit does
 {QUIET}
 --format text|json  output format of the scores (default: text)
 
@@ -56,7 +55,7 @@ by itself on single texts. Labels in the file are not read."""
 def parser(arguments: Sequence[str] = ()) -> Parser:
     """Build the parser of these arguments."""
     if not has_flag(arguments, "adapt"):
-        return command_parser("train", _HELP, None)
+        return command_parser("train", _HELP, None, arguments)
     from attentune.training.prepare import ADAPTATION_SETTINGS
 
     return command_parser("train --adapt", _ADAPT_HELP, ADAPTATION_SETTINGS)
@@ -68,11 +67,8 @@ def run(arguments: Sequence[str]) -> int:
     config = config_from(parsed, problems)
     if parsed.adapt:
         return _adapt(arguments, config, parsed)
-    for name in ("strict", "fit_explainer"):
-        if getattr(parsed, name) and config.data.tasks is not None:
-            raise ConfigError(
-                f"--{name}: works with one task; leave it out with --tasks, or train on each task by itself."
-            )
+    if parsed.strict and config.data.tasks is not None:
+        raise ConfigError("--strict: works with one task; leave it out with --tasks, or train on each task by itself.")
     config = with_run_folder(config)
     from attentune.cli.inputs import check_dataset_folder
     from attentune.training.callbacks import ProgressDisplay, is_main_rank
@@ -105,8 +101,6 @@ def run(arguments: Sequence[str]) -> int:
         print(to_json(result.to_dict()) if parsed.format == "json" else _tasks_text(result), end="")
         return 0
     print(to_json(result.metrics()) if parsed.format == "json" else _text(result), end="")
-    if parsed.fit_explainer:
-        _fit_explainer(config, quiet=parsed.quiet)
     if prepared is not None and not parsed.quiet:
         from attentune.cli.output import tell_next
 
@@ -127,20 +121,6 @@ def with_run_folder(config: Config) -> Config:
     folder = free_folder(Path(file).name.split(".")[0] or "run")
     print(f"The run folder is {folder}, as --output_dir is not given.", file=sys.stderr)
     return replace(config, training=replace(settings, output_dir=str(folder)))
-
-
-def _fit_explainer(config: Config, *, quiet: bool) -> None:
-    """Fit the attribution head of the run that was trained; where that cannot be, say so: the run is saved already."""
-    from attentune.cli.output import progress_lines
-    from attentune.explain.texts import fit_explainer
-
-    folder = str(config.training.output_dir)
-    try:
-        facts = fit_explainer(folder, seed=config.training.seed, progress=None if quiet else progress_lines())
-    except (ConfigError, DataError) as error:
-        print(f"attentune: {error}", file=sys.stderr)
-    else:
-        print(facts.note(folder), file=sys.stderr)
 
 
 def _text(result: Any) -> str:

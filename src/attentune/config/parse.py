@@ -78,8 +78,8 @@ def _parsed(value: Any, hint: Any, facts: Mapping[str, Any]) -> Any:
     """Convert the value of a setting and check it; raise `ValueError` as `coerce` does."""
     if value is False and "no" in facts.get("choices", ()):
         value = "no"  # YAML reads a bare `no` as false
-    if facts.get("mapping"):
-        value = mapping_from(value)
+    if facts.get("yaml"):
+        value = from_yaml(value)
     if facts.get("columns") and isinstance(value, (list, tuple)):
         value = value[0] if len(value) == 1 else json.dumps(_as_list(value, str), ensure_ascii=False)
     if facts.get("file") and isinstance(value, str):
@@ -109,15 +109,14 @@ def _lines_of(value: str) -> str | list[str]:
     return value
 
 
-def mapping_from(value: Any) -> Any:
-    """Read a mapping in YAML, as it is written on the command line; anything else is returned unchanged."""
-    if not isinstance(value, str):
+def from_yaml(value: Any) -> Any:
+    """Read a list or mapping in YAML, as it is written on the command line; anything else is returned unchanged."""
+    if not isinstance(value, str) or value.strip()[:1] not in ("[", "{"):
         return value
     try:
-        read = yaml.safe_load(value)
-    except yaml.YAMLError:
+        return yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError):
         return value
-    return read if isinstance(read, Mapping) else value
 
 
 def coerce(value: Any, hint: Any) -> Any:

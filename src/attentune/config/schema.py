@@ -163,7 +163,9 @@ class ObjectiveConfig:
         0.0, "epochs over which the weight of the token head's loss rises from 0 to 1 - alpha", minimum=0
     )
     label_smoothing: float = setting(0.0, "share of the target spread over all classes", minimum=0, maximum=0.99)
-    class_weights: Any = setting(None, "null, balanced, or one number per class (a list, or a mapping by label name)")
+    class_weights: Any = setting(
+        None, "null, balanced, or one number per class (a list, or a mapping by label name)", yaml=True
+    )
     debias: str = setting(
         "none",
         "train against shortcuts: product adds the log-probabilities of a weak linear model of frequent words to the"
@@ -375,7 +377,7 @@ class DataConfig:
     task_settings: Any = setting(
         None,
         "with tasks: settings of single tasks, a mapping by task such as {sts: {objective.loss: pearson}}",
-        mapping=True,
+        yaml=True,
     )
     data_dir: str | None = setting(None, "the folder of the task's files, as they were published")
     dataset_name: str | None = setting(
@@ -388,10 +390,12 @@ class DataConfig:
     validation_file: str | None = setting(None, "your validation rows (a part of train_file is split off if not given)")
     test_file: str | None = setting(None, "your test rows")
     extra_train_files: tuple[str, ...] | None = setting(
-        None, "additional training rows, mixed into train: comma-separated files, or folders from save_to_disk"
+        None,
+        "additional training rows, mixed into train: comma-separated files, or folders from save_to_disk",
+        yaml=True,
     )
     extra_train_weights: tuple[float, ...] | None = setting(
-        None, "the loss weight of each extra file's rows (1 each if not given; 0: not used)", minimum=0
+        None, "the loss weight of each extra file's rows (1 each if not given; 0: not used)", minimum=0, yaml=True
     )
     text_column: str | None = setting(
         None,
@@ -404,6 +408,7 @@ class DataConfig:
         "the column of the label; several, comma-separated, are labels of 0 and 1 (multi_label), probabilities of"
         " classes, or classes that annotators chose",
         columns=True,
+        yaml=True,
     )
     extra_columns: tuple[str, ...] | None = setting(
         None,
@@ -420,12 +425,13 @@ class DataConfig:
         None, "multi_label: the separator of labels in a text, such as ; or \\n (found if not given, else |)"
     )
     label_names: tuple[str, ...] | None = setting(
-        None, "the labels in order (ordinal: lowest first); default: those in the data, sorted"
+        None, "the labels in order (ordinal: lowest first); default: those in the data, sorted", yaml=True
     )
     ignore_labels: tuple[str, ...] | None = setting(
         None,
         'labels that mean no label: their rows are left out (comma-separated, "" for empty ones; default: - in NLI)',
         words=True,
+        yaml=True,
     )
     ignore_words: tuple[str, ...] | None = setting(
         None,
@@ -433,6 +439,7 @@ class DataConfig:
         " (comma-separated, or a file with one a line)",
         words=True,
         file=True,
+        yaml=True,
     )
     validation_share: float = setting(
         0.1, "share of train_file that is split off if there is no validation file", minimum=0.001, maximum=0.9

@@ -43,6 +43,8 @@ from attentune.plugins import require_extra
 
 # The name of a data frame in messages.
 FRAME = "data frame"
+# Larger files are not read again to show texts of their rows.
+MOST_SHOWN_BYTES = 200_000_000
 _SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
 
 
@@ -216,6 +218,15 @@ def load_data(
         wanted = {name: rows for name, rows in data.splits.items() if {name, name.split("_")[0]} & set(splits)}
         data = replace(data, splits=wanted)
     return with_extra(_sampled(data, config, seed), config)
+
+
+def check_shown(config: DataConfig, reader: str) -> None:
+    """Refuse to read rows again, to show their texts, from the Hugging Face hub or a large file."""
+    if config.dataset_name is not None:
+        raise DataError(f"{reader} does not load the data set {config.dataset_name}.")
+    files = [Path(name) for name in (config.train_file, config.validation_file, config.test_file) if name is not None]
+    if large := [file.name for file in files if file.is_file() and file.stat().st_size > MOST_SHOWN_BYTES]:
+        raise DataError(f"{reader} does not read {large[0]}: it is larger than {MOST_SHOWN_BYTES / 1e6:.0f} MB.")
 
 
 def frame_table(frame: Any) -> Table:

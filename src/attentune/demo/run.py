@@ -1,6 +1,6 @@
 """The demo: trains methods on sentences of two domains, and scores them on held-out ones and on a third domain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,12 @@ METHODS = ("tfidf-linear", "frozen-linear", "bert", "ssa-hybrid", AUTO)
 TIME_LIMIT_S = 40.0
 # Updates of the other fine-tuned methods, a sixth of the default: the demo is to take less than two minutes.
 MAX_STEPS = 100
+# Arguments of `run_demo` for a shorter demo.
+QUICK: dict[str, Any] = {"train_size": 400, "time_limit_s": 30.0, "max_steps": 50}
 # The others are compared with this one.
 BASELINE = "bert"
 TRAIN_SIZE = 1600
+SEED = 42
 # One of the film sentences, whose first half is negative.
 EXPLAINED_SENTENCE = "This movie was kind of long in length, but I enjoyed every minute of it."
 EXPLANATION_METHOD = "leave-one-out"
@@ -56,11 +59,9 @@ def run_demo(
     *,
     methods: Sequence[str] = METHODS,
     train_size: int = TRAIN_SIZE,
-    seed: int = 42,
-    overrides: Mapping[str, Any] | None = None,
+    encoder: str | None = None,
     time_limit_s: float = TIME_LIMIT_S,
     max_steps: int = MAX_STEPS,
-    jobs: int | None = None,
     quiet: bool = False,
 ) -> DemoResult:
     """Train methods on product and restaurant sentences, score them on other ones and on film sentences.
@@ -68,26 +69,24 @@ def run_demo(
     Finished runs in the folder are reused, and interrupted ones resume.
     """
     folder = Path(folder)
-    settings = data_settings(folder / "data", train_size=train_size, seed=seed) | dict(overrides or {})
-    steps = {} if "training.num_train_epochs" in settings else {"training.max_steps": max_steps}
+    settings = data_settings(folder / "data", train_size=train_size) | {"model.name_or_path": encoder}
     runs: list[ScoredRun] = []
     if presets := [name for name in methods if name != AUTO]:
         records = compare(
             folder / "comparison",
             presets=presets,
-            seeds=[seed],
-            overrides=steps | settings,
+            seeds=[SEED],
+            overrides={**settings, "training.max_steps": max_steps},
             keep_runs=True,
             retry_failed=True,
-            jobs=jobs,
             display=ComparisonProgress(quiet=quiet),
         )
         check_all_done(records, folder / "comparison")
         runs += _scored(records, folder / "comparison")
     if AUTO in methods:
-        config = load_config(overrides=settings | {"training.output_dir": str(folder / AUTO), "training.seed": seed})
+        config = load_config(overrides=settings | {"training.output_dir": str(folder / AUTO), "training.seed": SEED})
         try:
-            runs.append(_auto_run(config, time_limit_s, jobs, quiet=quiet))
+            runs.append(_auto_run(config, time_limit_s, quiet=quiet))
         except AttentuneError as error:  # on a slow machine the time may not suffice for one member
             if not runs:
                 raise
@@ -130,13 +129,13 @@ def _scored(records: Sequence[RunRecord], comparison: Path) -> list[ScoredRun]:
     return runs
 
 
-def _auto_run(config: Config, time_limit_s: float, jobs: int | None, *, quiet: bool) -> ScoredRun:
+def _auto_run(config: Config, time_limit_s: float, *, quiet: bool) -> ScoredRun:
     """Run `auto`, or go on with it, unless it is finished."""
     folder = Path(str(config.training.output_dir))
     if not _is_finished(folder):
         resume = (folder / WORK_FOLDER).is_dir()
         display = AutoProgress(quiet=quiet)
-        if auto(config, time_limit_s=time_limit_s, jobs=jobs, resume=resume, display=display).stopped:
+        if auto(config, time_limit_s=time_limit_s, resume=resume, display=display).stopped:
             raise KeyboardInterrupt
     result = RunResult.load(folder / RESULT_FILE)
     record = RunRecord(
@@ -169,9 +168,9 @@ def _is_finished(folder: Path) -> bool:
     return (folder / RESULT_FILE).is_file() and not read_json(file)["stopped"]
 
 
-def data_settings(folder: Path, *, train_size: int, seed: int) -> dict[str, Any]:
+def data_settings(folder: Path, *, train_size: int) -> dict[str, Any]:
     """Write the sentences and return the settings that read them."""
-    files = domains.write_files(folder, train_size=train_size, seed=seed)
+    files = domains.write_files(folder, train_size=train_size, seed=SEED)
     return {
         "data.train_file": str(files["train"]),
         "data.validation_file": str(files["held_out"]),

@@ -218,15 +218,15 @@ def attention_gradient(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, s
     inputs = scorer.inputs(rows)
     with torch.enable_grad(), attention_by(scorer.model, "eager"):
         output = scorer.forward(inputs, output_attentions=True)
-        weights = layer_attentions(output.attentions, scorer)
+        weights = last_attentions(output.attentions, scorer)
         (gradient,) = torch.autograd.grad(scorer.values(output.logits, wanted_B).sum(), weights)
     scores_BTH = _first_token_rows((weights * gradient).clamp(min=0.0).detach(), inputs)
     return MethodScores(numpy_of(output.logits), scorer.per_row(scores_BTH.mean(dim=-1), rows))
 
 
 @torch.no_grad()
-def first_token_attention(scorer: Scorer, rows: np.ndarray, layer: int = -1) -> tuple[Tensor, Tensor]:
-    """Return a layer's attention weights from the first token of the text.
+def first_token_attention(scorer: Scorer, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Return the last layer's attention weights from the first token of the text.
 
     A bi-encoder encodes the two texts of a pair separately; each text's tokens then get the weights from its own first
     token.
@@ -234,7 +234,7 @@ def first_token_attention(scorer: Scorer, rows: np.ndarray, layer: int = -1) -> 
     inputs = scorer.inputs(rows)
     with attention_by(scorer.model, "eager"):
         output = scorer.forward(inputs, output_attentions=True)
-    return output.logits, _first_token_rows(layer_attentions(output.attentions, scorer, layer), inputs)
+    return output.logits, _first_token_rows(last_attentions(output.attentions, scorer), inputs)
 
 
 def _first_token_rows(weights_NHUU: Tensor, inputs: dict[str, Tensor]) -> Tensor:
@@ -245,9 +245,9 @@ def _first_token_rows(weights_NHUU: Tensor, inputs: dict[str, Tensor]) -> Tensor
     return find_texts(inputs["attention_mask"].bool(), inputs["second_start"]).rows(first_NUH)
 
 
-def layer_attentions(attentions: tuple[Tensor | None, ...] | None, scorer: Scorer, layer: int = -1) -> Tensor:
-    """Return the attention weights of one layer."""
-    weights = attentions[layer] if attentions else None
+def last_attentions(attentions: tuple[Tensor | None, ...] | None, scorer: Scorer) -> Tensor:
+    """Return the attention weights of the last layer."""
+    weights = attentions[-1] if attentions else None
     if weights is None:
         raise UnsupportedEncoderError(
             f"this {scorer.model.encoder.config.model_type} encoder does not return its attention weights, expected"

@@ -80,8 +80,8 @@ class Predictor(ABC):
                 return importlib.import_module(module).load_run(path)
         if (path / "records").is_dir() and not (path / "config.json").is_file():
             raise CheckpointError(
-                f"{path}: is the folder of a comparison or search, not a run folder. Add --best to use its best run"
-                " (attentune predict, evaluate, explain, export), or name one of its run folders."
+                f"{path}: is the folder of a comparison or search, expected a run folder. A search's model is"
+                f" {path / 'best'}; compare --keep_best keeps the best run of each preset under {path / 'runs'}."
             )
         model, tokenizer = load_model(path)
         return ModelPredictor(path, saved_config(path), label_space_of(model.config), model, tokenizer)

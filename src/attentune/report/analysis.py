@@ -1,31 +1,23 @@
-"""From the records of a comparison to verdicts, by method and task, and to the best run."""
+"""From the records of a comparison to verdicts, by method and task."""
 
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attentune.config import load_config, to_flat
 from attentune.config.parse import did_you_mean
-from attentune.data.builtin import load_spec
-from attentune.errors import CheckpointError, ConfigError
-from attentune.io.files import read_json
+from attentune.errors import ConfigError
 from attentune.metrics.intervals import baseline_score, example_values
 from attentune.metrics.metrics import METRICS
-from attentune.report.load import RecordedRun, recorded_runs, with_task_names
-from attentune.results import BEST_FOLDER, RESULT_FILE, SEARCH_FILE, TASKS_FILE, TRIALS_FILE, WINNER_FILE
-from attentune.runs.records import Predictions, RunRecord, read_records
+from attentune.report.load import RecordedRun
+from attentune.runs.records import Predictions, RunRecord
 from attentune.stats.compare import Runs, Summary, compare_all, compare_pairs, summarise
 from attentune.stats.verdict import Comparison
-
-_TOLERANCE = 1e-4
-_SAVED_DIGITS = 5e-6  # predicted scores are saved with six digits: half of the last one of 1.00000
 
 
 @dataclass(frozen=True)
@@ -41,6 +33,10 @@ class Cell:
     @property
     def done(self) -> list[RunRecord]:
         return [run.record for run in self.recorded if run.record.is_done]
+
+    @property
+    def failed(self) -> int:
+        return len(self.recorded) - len(self.done)
 
     @property
     def is_constant(self) -> bool:
@@ -62,6 +58,21 @@ class Cell:
         """The mean and spread of a cell that has scores; without an interval if all runs learnt nothing."""
         summary = summarise(self.scored)
         return replace(summary, low=math.nan, high=math.nan) if self.scored.learnt_nothing else summary
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores and their mean and sample standard deviation over seeds; NaN for fewer than two."""
+        summary = None if self.runs is None else self.summary
+        return {
+            "task": self.task,
+            "train_size": self.size,
+            "method": self.method,
+            "metric": summary and summary.metric,
+            "mean": summary and summary.mean,
+            "std": summary and summary.sd,
+            "n": 0 if summary is None else summary.seeds,
+            "failed": self.failed,
+            "scores": {str(record.run.seed): record.score for record in self.done},
+        }
 
 
 @dataclass(frozen=True)
@@ -119,8 +130,12 @@ class Verdicts:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers and sentences, ready for JSON."""
-        comparisons = [{**asdict(one), "shown": one.shown, "sentence": one.sentence} for one in self.comparisons]
-        return {"baseline": self.baseline, "comparisons": comparisons, "notes": list(self.notes)}
+        return {
+            "cells": [cell.to_dict() for cell in self.cells],
+            "baseline": self.baseline,
+            "comparisons": [{**asdict(one), "shown": one.shown, "sentence": one.sentence} for one in self.comparisons],
+            "notes": list(self.notes),
+        }
 
     def text(self) -> str:
         """Return the sentences with their notes, for standard output; empty without a comparison."""
@@ -251,7 +266,7 @@ def _scored(
             if not folds:
                 first = predictions if first is None else first
                 examples_differ |= not same_rows(predictions, first)
-                examples[seed] = _example_values(metric, run.source, predictions, score)
+                examples[seed] = _example_values(metric, predictions, score)
         better = METRICS[metric].greater_is_better
         floor = float(np.mean(guesses)) if guesses else None
         bounds = METRICS.bounds(metric)
@@ -266,176 +281,12 @@ def _scored(
     return [one and replace(one, examples=None) for one in found]
 
 
-def _example_values(metric: str, file: object, predictions: Predictions, score: float | None) -> np.ndarray:
-    """Return values per example whose mean is the score; raise if the predictions are of another run."""
+def _example_values(metric: str, predictions: Predictions, score: float | None) -> np.ndarray:
+    """Return values per example whose mean is the score; NaN where they are undefined.
+
+    Predicted scores are saved with six digits, which moves the mean a little from that of the record.
+    """
     values_N = example_values(metric, predictions.labels_N, predictions.predictions_N)
     if score is None or not np.isfinite(values_N).all():
         return np.full(len(values_N), math.nan)
-    mean = float(values_N.mean())
-    tolerance = _TOLERANCE
-    # The saved digits change correlations of a model that predicts nearly the same for all rows: they tie ranks, and
-    # half of the last one is not small beside the predictions' spread.
-    saved_N = predictions.predictions_N
-    if metric == "spearmanr":
-        tolerance += 1 - len(np.unique(saved_N)) / len(values_N)
-    elif metric == "pearson":
-        tolerance += float(2 * _SAVED_DIGITS * np.abs(saved_N).max() / saved_N.std())
-    if not math.isclose(mean, score, rel_tol=tolerance, abs_tol=tolerance):
-        raise CheckpointError(
-            f"{file}: its predictions score {metric} {mean:.4f}, but its record says {score:.4f}; they are not from"
-            " the same run. Delete both and repeat the command to run it again."
-        )
-    return values_N + (score - mean)
-
-
-# ---------------------------------------------------------------- the best run
-
-
-@dataclass(frozen=True)
-class BestRun:
-    """The run that was chosen."""
-
-    folder: Path  # its run folder
-    sentence: str  # which run was chosen and how sure the choice is, in one line
-
-
-def tasks_of(folder: str | Path) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(record.run.task for record in _records(Path(folder))))
-
-
-def best_run(folder: str | Path, task: str | None = None) -> BestRun:
-    """Choose the best run of a comparison or search.
-
-    The method with the best mean of the task's first metric on the first validation split is chosen, at the largest
-    training size; of its runs that were kept, the one with the best score. A search keeps one model, that of its best
-    trial.
-    """
-    folder = Path(folder)
-    records = _records(folder)
-    task = _task(folder, tuple(dict.fromkeys(record.run.task for record in records)), task)
-    records = [record for record in records if record.run.task == task]
-    if (folder / SEARCH_FILE).is_file():
-        return _best_trial(folder, records)
-    sizes = {record.run.train_size for record in records}
-    largest = None if None in sizes else max(size for size in sizes if size is not None)
-    records = [record for record in records if record.run.train_size == largest]
-    means = _means(folder, records)
-    method = next(iter(means))
-    kept = _kept_run(folder, method, records)
-    seeds = sum(record.run.method == method for record in records if record.is_done and record.score is not None)
-    size = f", at {kept.run.size} training rows" if len(sizes) > 1 else ""
-    chosen = (
-        f"{method}, the best of {len(means)} by its mean {kept.metric} of {means[method]:.4f} over {seeds}"
-        f" run{'s' * (seeds > 1)}{size}; this one has {kept.score:.4f}"
-    )
-    return _best(folder, folder / "runs" / kept.run.name, records, means, chosen)
-
-
-def _records(folder: Path) -> list[RunRecord]:
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder}: there is no such folder. --best expects that of a comparison or search.")
-    if any((folder / name).is_file() for name in (RESULT_FILE, "config.json", TASKS_FILE)):
-        raise CheckpointError(f"{folder}: is a run folder, which is used as it is. Leave out --best.")
-    records = read_records(folder)
-    if not records:
-        raise CheckpointError(
-            f"{folder}: holds no finished run of a comparison or search, so there is no best one. Name the folder of"
-            " attentune compare or attentune search."
-        )
-    return records
-
-
-def _task(folder: Path, tasks: tuple[str, ...], task: str | None) -> str:
-    if len(tasks) == 1:
-        return tasks[0]
-    if task is None:
-        raise ConfigError(f"--best: {folder} has the tasks {', '.join(tasks)}; name one with --task {tasks[0]}.")
-    name = load_spec(task).name
-    if name not in tasks:
-        hint = did_you_mean(name, tasks)
-        raise ConfigError(f"--task: got {task!r}, expected one of {folder}: {', '.join(tasks)}.{hint}")
-    return name
-
-
-def _by_score(record: RunRecord) -> float:
-    """Return a key by which the best run is the lowest."""
-    assert record.score is not None
-    assert record.metric is not None
-    is_error = record.metric in METRICS and not METRICS[record.metric].greater_is_better
-    return record.score if is_error else -record.score
-
-
-def _means(folder: Path, records: Sequence[RunRecord]) -> dict[str, float]:
-    scored: dict[str, list[RunRecord]] = {}
-    for record in records:
-        if record.is_done and record.score is not None:
-            scored.setdefault(record.run.method, []).append(record)
-    if not scored:
-        raise CheckpointError(f"{folder}: no run has a validation score, so none is the best. Its records say why.")
-    order = sorted(scored, key=lambda method: statistics.fmean(map(_by_score, scored[method])))
-    return {method: statistics.fmean(record.score or 0.0 for record in scored[method]) for method in order}
-
-
-def _kept_run(folder: Path, method: str, records: Sequence[RunRecord]) -> RunRecord:
-    done = [one for one in records if one.run.method == method and one.is_done and one.score is not None]
-    done.sort(key=lambda record: (_by_score(record), record.run.seed))
-    for record in done:
-        if (folder / "runs" / record.run.name / RESULT_FILE).is_file():
-            return record
-    raise CheckpointError(
-        f"{folder}: {method} is the best, but its models were not kept. attentune compare --keep_best keeps the best"
-        f" run of each preset. To have this one, delete {folder / 'records' / done[0].run.name}.json and repeat the"
-        " comparison's command with --keep_best: only this run is trained again."
-    )
-
-
-def _best_trial(folder: Path, records: Sequence[RunRecord]) -> BestRun:
-    file, run = folder / TRIALS_FILE, folder / BEST_FOLDER
-    try:
-        content = read_json(file)
-        trial = next((one for one in content["trials"] if one["name"] == content["best"]), None)
-        metric = str(content["choice"]["metric"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file}: cannot be read ({error}). Repeat the search's command to its end.") from error
-    if trial is None:
-        raise CheckpointError(f"{folder}: no trial of this search is finished, so none is the best.")
-    if not (run / RESULT_FILE).is_file():
-        raise CheckpointError(
-            f"{folder}: has no trained model, only settings. Repeat the search's command without --settings_only, or"
-            f" train: attentune train --config {folder / WINNER_FILE}"
-        )
-    settings = to_flat(load_config(run / "config.yaml", as_record=True))
-    if any(settings.get(name, value) != value for name, value in trial["settings"].items()):
-        raise CheckpointError(
-            f"{run}: has other settings than {trial['name']}, the best trial. Repeat the search's command to its end."
-        )
-    means = {str(trial["name"]): float(trial["mean"]), **_means(folder, records)}
-    rows = "held-out rows of train" if content["rows"]["score_on"] == "train" else "dev"
-    chosen = (
-        f"trained on all training rows with the settings of {trial['name']}, the best of {len(means)} trials by its"
-        f" mean {metric} of {trial['mean']:.4f} on {rows}"
-    )
-    return _best(folder, run, records, means, chosen)
-
-
-def _best(folder: Path, run: Path, records: Sequence[RunRecord], means: Mapping[str, float], chosen: str) -> BestRun:
-    """Say how sure the choice is: compare the other methods, by their means, with the best one, the first."""
-    method, *others = means
-    scored = with_task_names(recorded_runs(folder, [record for record in records if record.run.method in means]))
-    found = {one.method: one for one in compare_methods(scored, method).comparisons}
-    # With one seed a method is worse beyond chance if the interval over rows says so.
-    ties = [
-        name
-        for name in others
-        if (one := found.get(name)) is not None
-        and not (one.difference < 0 and (one.shown or (one.seeds == 1 and one.high < 0)))
-    ]
-    second = next((found[name] for name in others if name in found), None)
-    if second is None:
-        certainty = "There is no other to choose from."
-    elif not ties:
-        certainty = f"The choice is clear: {second.sentence}."
-    else:
-        named = ", ".join(ties[:3]) + (f" and {len(ties) - 3} more" if len(ties) > 3 else "")
-        certainty = f"The choice is a tie with {len(ties)} of {len(others)} others ({named}): {second.sentence}."
-    return BestRun(run, f"using {run} ({chosen}). {certainty}")
+    return values_N + (score - float(values_N.mean()))

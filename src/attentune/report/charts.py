@@ -1,6 +1,6 @@
-"""The charts of reports, drawn with Matplotlib: bars, rows with intervals, lines, confusion, attention heads.
+"""The charts of reports, drawn with Matplotlib: rows with intervals, lines, confusion.
 
-Matplotlib (extra `explain`) is imported only here, and only when a figure is drawn.
+Matplotlib (extra `report`) is imported only here, and only when a figure is drawn.
 """
 
 import io
@@ -15,26 +15,21 @@ from typing import Any
 import numpy as np
 
 from attentune.errors import ConfigError
-from attentune.explain.explanation import HeadAttention
 from attentune.io.files import write_bytes
 from attentune.plugins import require_extra
 from attentune.report.document import visible
 
 FIGURE_KINDS = (".png", ".svg", ".pdf")
 DOTS_PER_INCH = 150
-# Okabe and Ito's colours, which colour-blind readers can distinguish. Shapes, dashes and hatches distinguish methods in
+# Okabe and Ito's colours, which colour-blind readers can distinguish. Shapes and dashes distinguish methods in
 # greyscale print.
 _METHOD_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 3)))
-_BAR_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
-_HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "ooo", "--")
 _GREY = "#555555"
 _LONGEST_NAME = 30
 _ROW_IN = 0.36
 _MOST_MATRICES_BESIDE = 4
-# Taller figures are unreadable, and the tallest exceed what Matplotlib can draw.
-_MOST_TOKENS = 300
 
 
 def check_figure_file(path: str | Path) -> None:
@@ -142,74 +137,13 @@ def _style(number: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Bar:
-    """The height of a bar, and half the length of its error bar (None for no error bar)."""
-
-    value: float
-    error: float | None = None
-
-
-def bars_figure(
-    panels: Mapping[str, Mapping[str, Sequence[Bar]]],
-    groups: Sequence[str],
-    *,
-    y_label: str = "accuracy",
-    chance: float | None = None,
-    title: str | None = None,
-) -> Any:
-    """Draw panels of grouped bars side by side, with one legend below them."""
-    names = [textwrap.shorten(name, 40, placeholder="...") for name in next(iter(panels.values()))]
-    labels = names if chance is None else [*names, f"chance ({chance:g})"]
-    width_in = len(panels) * max(4.2, 0.9 + len(groups) * (0.35 + 0.16 * len(names)))
-    figure, axes, columns = _panels(panels, width_in, 3.5 + (0.25 if title else 0), labels)
-    handles: list[Any] = []
-    for axis, (name, bars) in zip(axes, panels.items(), strict=True):
-        handles = _draw_bars(axis, bars, groups, chance)
-        set_text(axis.set_title("-", fontsize=11), name)
-    axes[0].set_ylabel(y_label)
-    ends = [bar.value + (bar.error or 0) for bars in panels.values() for series in bars.values() for bar in series]
-    axes[0].set_ylim(0, max([1.02, *(end + 0.02 for end in ends if end == end)]))
-    _add_legend(figure, handles, labels, columns)
-    if title is not None:
-        set_text(figure.suptitle("-", fontsize=10), title)
-    return figure
-
-
-def _draw_bars(axis: Any, bars: Mapping[str, Sequence[Bar]], groups: Sequence[str], chance: float | None) -> list[Any]:
-    handles: list[Any] = []
-    share = 0.8 / len(bars)
-    for number, series in enumerate(bars.values()):
-        positions = [group + share * (number - (len(bars) - 1) / 2) for group in range(len(groups))]
-        drawn = axis.bar(
-            positions,
-            [bar.value for bar in series],
-            width=share * 0.92,
-            color=_BAR_COLOURS[number % len(_BAR_COLOURS)],
-            hatch=_HATCHES[number % len(_HATCHES)],
-            edgecolor="white",
-            linewidth=0.5,
-            zorder=2,
-        )
-        handles.append(drawn)
-        for position, bar in zip(positions, series, strict=True):
-            if bar.error is not None:
-                axis.errorbar(position, bar.value, yerr=bar.error, color="black", capsize=2.5, linewidth=1, zorder=3)
-    if chance is not None:
-        handles.append(axis.axhline(chance, color="black", linestyle="--", linewidth=1, zorder=4))
-    name_ticks(axis, "x", groups)
-    axis.set_xlim(-0.55, len(groups) - 0.45)
-    _add_grid(axis, "y")
-    return handles
-
-
-@dataclass(frozen=True)
 class PointRow:
     """One line of a chart of rows."""
 
     name: str  # the label at the left
     values: Sequence[float] = ()  # one per seed
     mean: float = math.nan  # their mean; NaN draws none
-    low: float = math.nan  # the lower end of the mean's interval; NaN draws none
+    low: float = math.nan  # the lower end of the mean's error bar; NaN draws none
     high: float = math.nan  # its upper end
     number: int = 0  # the method's number, which selects its style
 
@@ -220,10 +154,14 @@ def rows_figure(
     x_label: str,
     level: tuple[str, float] | None = None,
     least: float = 0.0,
+    mean_name: str = "mean, 95 % CI",
 ) -> Any:
-    """Draw panels side by side with the same rows and the same scale, which spans at least `least`."""
+    """Draw panels side by side with the same rows and the same scale, which spans at least `least`.
+
+    `mean_name` says in the legend what the large points and their error bars are.
+    """
     rows = next(iter(panels.values()))
-    names = [*(["one seed"] if any(len(row.values) > 1 for row in rows) else []), "mean, 95 % CI"]
+    names = [*(["one seed"] if any(len(row.values) > 1 for row in rows) else []), mean_name]
     names += [] if level is None else [short(level[0])]
     width_in = 1.9 + max(4.6, 2.6 * len(panels))
     figure, axes, columns = _panels(panels, width_in, 0.95 + _ROW_IN * len(rows), names)
@@ -373,54 +311,3 @@ def confusion_figure(counts: Mapping[str, np.ndarray], names: Sequence[str]) -> 
     for axis in axes.flat[len(counts) :]:
         axis.set_axis_off()
     return figure
-
-
-def heads_figure(tables: Sequence[HeadAttention]) -> Any:
-    """Draw the attention of the first token: tokens as rows, heads as columns, and the token gate's importance.
-
-    Texts are drawn one below the other. Cells of at least 0.1 show their value, for readers who cannot see the colour.
-
-    Source: SSA (Kou et al. 2020, figures 1 and 8).
-    """
-    if (rows := sum(len(table.tokens) for table in tables)) > _MOST_TOKENS:
-        raise ConfigError(
-            f"got {rows:,} tokens, expected at most {_MOST_TOKENS} in a figure. Pass fewer or shorter texts."
-        )
-    heights = [1.6 + 0.24 * max(1, len(table.tokens)) for table in tables]
-    columns = max(len(table.heads) for table in tables)
-    figure = new_figure(3.2 + 0.42 * columns, sum(heights), layout="constrained")
-    parts = figure.subfigures(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for part, table in zip(parts, tables, strict=True):
-        _draw_table(part, table)
-    return figure
-
-
-def _draw_table(part: Any, table: HeadAttention) -> None:
-    heads, gate = len(table.heads), table.importance
-    axes = part.subplots(
-        1, 1 if gate is None else 2, squeeze=False, width_ratios=[heads] if gate is None else [heads, 1]
-    )[0]
-    names = [textwrap.shorten(visible(token.text, one_line=True), 24, placeholder="...") for token in table.tokens]
-    shares = [list(row) for row in table.attention] or [[0.0] * heads]
-    _draw_columns(axes[0], shares, [str(head) for head in table.heads], names)
-    axes[0].set_xlabel(f"heads of layer {table.layer}", fontsize=9)
-    if gate is not None:
-        _draw_columns(axes[1], [[score] for score in gate] or [[0.0]], ["SSA"], [""] * len(names))
-    of_pair = [number for number, token in enumerate(table.tokens) if token.within == "pair"]
-    for axis in axes if of_pair else ():
-        axis.axhline(of_pair[0] - 0.5, color="black", lw=1)
-    label = visible(str(table.label), one_line=True)
-    prediction = label if table.probability is None else f"{label} ({table.probability:.3f})"
-    set_text(part.suptitle("-", fontsize=10), f"predicted {prediction}; attention of the first token")
-
-
-def _draw_columns(axis: Any, values: list[list[float]], columns: list[str], lines: list[str]) -> None:
-    most = max(max(line) for line in values)
-    shaded_grid(axis, np.array(values), colours="Oranges", most=most or 1.0)
-    for row, line in enumerate(values):
-        for column, value in enumerate(line):
-            if value >= 0.1:
-                colour = "#fefefe" if value > 0.75 * most else "#010101"
-                axis.text(column, row, f"{value:.2f}".lstrip("0"), ha="center", va="center", fontsize=7, color=colour)
-    name_ticks(axis, "x", columns, fontsize=8)
-    name_ticks(axis, "y", lines, fontsize=9)

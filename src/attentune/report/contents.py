@@ -34,7 +34,6 @@ from attentune.report.tables import (
     model_interval,
     ranking_tables,
     ranks_table,
-    results,
     scores_table,
     settings_tables,
     shared_sentences,
@@ -83,7 +82,6 @@ def make_report(data: ReportData, baseline: str | None = None) -> Report:
         tuple(filter(None, (f"{counts} The baseline is {verdicts.baseline}.", _versions_sentence(records)))),
         _with_unique_names(sections),
         answer_of(verdicts, with_baseline=baseline is not None),
-        results(verdicts),
         question_of(verdicts) if columns else "",
         (*mismatches, *shared_sentences(warnings, _MOST_WARNINGS, "the runs' records")),
     )

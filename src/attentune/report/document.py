@@ -3,7 +3,7 @@
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -85,7 +85,6 @@ class Report:
     sentences: tuple[str, ...]  # what the report is about: the numbers of methods, tasks and runs, and versions
     sections: tuple[Section, ...]  # in order; the first one is on the first screen of the page
     answer: tuple[str, ...] = ()  # the first sentences: the best model, and whether its lead is shown
-    results: tuple[Mapping[str, object], ...] = ()  # the results as records with one set of keys, for CSV
     question: str = ""  # the page's heading; by default the title
     warnings: tuple[str, ...] = ()  # what makes the answer doubtful
 

@@ -130,7 +130,7 @@ def scores_table(verdicts: Verdicts) -> Table:
         notes.append(
             f"{COLLAPSED} with runs that learnt nothing: no better than a constant answer, or without a defined score."
         )
-    if any(_failed_runs(cell) for cell in verdicts.cells):
+    if any(cell.failed for cell in verdicts.cells):
         notes.append("Failed runs are excluded; the table of failed runs lists them.")
     return Table("scores", "Scores", tuple(header), tuple(rows), notes=tuple(notes))
 
@@ -223,37 +223,6 @@ def ranks_table(verdicts: Verdicts) -> Table | None:
     )
     header = ("method", "mean rank", "differs from the best")
     return Table("ranks", "Mean ranks over tasks", header, rows, notes=notes)
-
-
-def _failed_runs(cell: Cell) -> int:
-    return len(cell.recorded) - len(cell.done)
-
-
-def results(verdicts: Verdicts) -> tuple[dict[str, object], ...]:
-    """Return a record with all digits for each task, size and method; None where a value does not exist."""
-    of_summary = ("metric", "mean", "sd", "low", "high", "seeds", "examples")
-    of_comparison = {
-        "difference": "difference", "difference_low": "low", "difference_high": "high", "p": "p", "p_holm": "p_holm",
-        "p_sign_flip": "p_sign_flip", "minimum_detectable_effect": "minimum_detectable_effect", "shown": "shown",
-        "verdict": "sentence",
-    }  # fmt: skip
-    records: list[dict[str, object]] = []
-    for cell in verdicts.cells:
-        summary = None if cell.runs is None else cell.summary
-        comparison = verdicts.comparison(cell)
-        records.append(
-            {
-                "task": cell.task,
-                "train_size": cell.size,
-                "method": cell.method,
-                **{name: getattr(summary, name, None) for name in of_summary},
-                "failed": _failed_runs(cell),
-                "collapsed": None if summary is None else len(summary.collapsed),
-                "baseline": verdicts.baseline,
-                **{name: getattr(comparison, attribute, None) for name, attribute in of_comparison.items()},
-            }
-        )
-    return tuple(records)
 
 
 # ---------------------------------------------------------------- baselines, costs, settings, failed runs

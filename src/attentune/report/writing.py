@@ -1,12 +1,9 @@
-"""Render a report as HTML, Markdown, LaTeX or CSV, each with its own escaping, and write it and its figures to files.
+"""Render a report as HTML, Markdown or LaTeX, each with its own escaping, and write it and its figures to files.
 
 Texts, labels and method names come from data files. A template prints them with `{{ value }}`, and the environment
 makes them inert. Only a value marked with the filter `safe` or `e` is printed without the environment's escaping.
 """
 
-import csv
-import io
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -24,7 +21,7 @@ from attentune.plugins import require_extra
 from attentune.report.charts import FIGURE_KINDS, check_figure_file, figure_bytes
 from attentune.report.document import Figure, Report, Section, Table, slug, visible
 
-REPORT_KINDS = (".html", ".md", ".csv", ".tex")
+REPORT_KINDS = (".html", ".md", ".tex")
 # Longer tables, and those that few readers need, are folded.
 _MOST_OPEN_ROWS = 30
 _FOLDED = ("further", "common", "methods", "cost")
@@ -210,8 +207,6 @@ def write_report(report: Report, path: str | Path, figures: Mapping[str, Path] |
     relative = {name: Path(os.path.relpath(file.resolve(), folder)) for name, file in (figures or {}).items()}
     if extension == ".html":
         text = render_html(report)
-    elif extension == ".csv":
-        text = render_csv(report)
     elif extension == ".md":
         text = render_markdown(report, {name: quote(file.as_posix()) for name, file in relative.items()})
     else:
@@ -253,28 +248,3 @@ def _printed_sections(report: Report, figures: Mapping[str, str]) -> list[Sectio
         if parts:
             sections.append(replace(section, parts=parts))
     return sections
-
-
-def render_csv(report: Report) -> str:
-    """Render the results as one table with all digits: a line for each task, training set size and method."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    if report.results:
-        writer.writerow(report.results[0])
-    writer.writerows([_csv_cell(value) for value in result.values()] for result in report.results)
-    return buffer.getvalue()
-
-
-def _csv_cell(value: object) -> str:
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return repr(float(value)) if isinstance(value, float) else escape_csv(str(value))
-
-
-def escape_csv(text: str) -> str:
-    """Escape a cell: a spreadsheet would evaluate text that starts with = + - or @, unless it is a number."""
-    text = one_line(text)
-    is_formula = text[:1] in ("=", "+", "-", "@") and not re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", text)
-    return f"'{text}" if is_formula else text

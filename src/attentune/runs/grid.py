@@ -14,7 +14,7 @@ from typing import Any
 
 from attentune.config import Config, flatten, load_config, preset_names, to_flat
 from attentune.config.load import read_yaml
-from attentune.config.parse import did_you_mean, mapping_from
+from attentune.config.parse import did_you_mean, from_yaml
 from attentune.data.builtin import load_spec
 from attentune.data.dataset import TaskData, data_name
 from attentune.errors import CheckpointError, ConfigError
@@ -109,7 +109,7 @@ def _refuse_common(settings: Mapping[str, Any], where: str, problems: list[str])
 
 
 def _mapping(value: Any, where: str, problems: list[str]) -> Mapping[str, Any]:
-    value = mapping_from(value)
+    value = from_yaml(value)
     if value is None or isinstance(value, Mapping):
         return value or {}
     problems.append(f"{where}: got {value!r}, expected settings and their values.")

@@ -19,6 +19,7 @@ from attentune.config import DataConfig
 from attentune.data.columns import extra_kind, read_extra_columns
 from attentune.data.dataset import SEPARATOR, LabelSpace, TaskData, TextRows
 from attentune.data.files import read_table
+from attentune.data.load import check_shown
 from attentune.data.tables import Table, as_cell
 from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import AttentuneError, ConfigError, DataError
@@ -45,8 +46,6 @@ Span = tuple[str, int, int]
 
 # Plain text only: compressed files may expand far beyond the size limit.
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
-# Larger data files are not read for the page.
-_MOST_BYTES = 200_000_000
 _SHOWN_ROWS, _CHUNK = 20, 256
 _EXAMPLE_WORDS, _EXAMPLE_ROWS = (6, 30), 1000
 _NEUTRAL = ("The first half was slow, but the ending was worth the wait.", "The ending was good.")
@@ -339,13 +338,7 @@ def _score(saved: Predictor) -> str | None:
 
 def _validation_rows(saved: Predictor) -> tuple[str, TextRows]:
     """Read the validation rows of a run from the files that its configuration names; of several splits the first."""
-    config = saved.config.data
-    if config.dataset_name is not None:
-        raise ConfigError(f"The server does not load the data set {config.dataset_name}, which the run was trained on.")
-    files = [Path(name) for name in (config.train_file, config.validation_file) if name is not None]
-    large = [file for file in files if file.is_file() and file.stat().st_size > _MOST_BYTES]
-    if large:
-        raise DataError(f"{large[0].name} is larger than {_MOST_BYTES / 1e6:.0f} MB, so the server does not read it.")
+    check_shown(saved.config.data, "The server")
     return next(iter(saved.data(None, ("validation",)).splits.items()))
 
 
