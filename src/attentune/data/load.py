@@ -615,8 +615,4 @@ def _concatenated(train: TextRows, extra: Sequence[tuple[TextRows, float]]) -> T
         lines=tuple(line for part in lines for line in part or ()) if None not in lines else None,
         weights=None if (weights == 1).all() else weights,
         sources=tuple(rows.source for rows in every for _ in range(len(rows))),
-        dates={
-            name: tuple(cell for rows in every for cell in rows.dates.get(name, (None,) * len(rows)))
-            for name in train.dates
-        },
     )
