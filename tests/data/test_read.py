@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -160,6 +161,14 @@ def test_an_encoding_is_found_and_told(tmp_path, encoding, count):
     (note,) = table.notes
     assert note.startswith(f"{path}: read as ")
     assert "--encoding" in note
+
+
+@pytest.mark.parametrize("least", [1, 32, 128])
+def test_bytes_of_no_encoding_are_told(tmp_path, least):
+    draw = random.Random(least)
+    path = write(tmp_path, "rows.csv", bytes(draw.randint(least, 255) for _ in range(200)))
+    with pytest.raises(DataError, match=r"rows.csv:1: byte \d+ of the line is 0x.., which is not UTF-8"):
+        read_table(path)
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
