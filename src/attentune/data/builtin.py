@@ -16,7 +16,7 @@ from attentune.config.schema import DataConfig
 from attentune.data.columns import Columns, read_rows
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.files import read_delimited
-from attentune.data.labels import LabelReader, check_same_labels, decide_task_type, map_labels, parse_number
+from attentune.data.labels import LabelReader, check_same_labels, decide_task_type, parse_number
 from attentune.data.tables import IDS, Table
 from attentune.data.text_files import Dialect
 from attentune.errors import ConfigError, DataError
@@ -124,21 +124,20 @@ def load_builtin(config: DataConfig, splits: Sequence[str] | None, label_space: 
     """Read the splits of a built-in task from `config.data_dir` or the folder named by ATTENTUNE_DATA."""
     spec = load_spec(config.task or "")
     task_type, note = decide_task_type(config, spec.task_type)
-    space = _spec_space(spec, task_type)
+    own_space = _spec_space(spec, task_type)
+    space = label_space or own_space
     root = _root(config, spec)
-    if label_space is not None:
-        check_same_labels(space, label_space, str(root))
+    check_same_labels(own_space, space, str(root))
     paths = _find_files(spec, root, _wanted(spec, splits))
     reader = label_reader(spec, space)
     rows: dict[str, TextRows] = {}
     notes = [note]
     for name, path in paths.items():
-        read, split_notes = _read_split(spec, name, path, reader)
-        rows[name] = read if label_space is None else map_labels(read, space, label_space)
+        rows[name], split_notes = _read_split(spec, name, path, reader)
         notes += split_notes
     keeps_type = (task_type == "regression") == (spec.task_type == "regression")
     metrics = spec.metrics if keeps_type else DEFAULT_METRICS[task_type]
-    return TaskData(spec.name, label_space or space, metrics, rows, tuple(notes))
+    return TaskData(spec.name, space, metrics, rows, tuple(notes))
 
 
 def label_reader(
