@@ -81,6 +81,7 @@ _CURES = {
 }
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _CHUNK_BYTES = 1 << 22
+_EMPTY_FIELD = '""'  # of a line of CSV with one field, which would be a blank line
 # The file that lists the sizes and hashes of all other files in a folder.
 MANIFEST = "manifest.json"
 # Records of long runs have a few megabytes; a file with more was not written by this package.
@@ -112,6 +113,16 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a file atomically: a reader sees either the old content or the new, never a mixture."""
     with atomic_write(path) as add:
         add(content)
+
+
+def csv_text(lines: Iterable[Iterable[str]], delimiter: str = ",") -> str:
+    """Format lines of CSV; the standard library's writer does not quote a carriage return before Python 3.13."""
+    special = re.compile(f'["\\r\\n{delimiter}]')
+
+    def quoted(cell: str) -> str:
+        return '"{}"'.format(cell.replace('"', '""')) if special.search(cell) else cell
+
+    return "".join(f"{delimiter.join(map(quoted, line)) or _EMPTY_FIELD}\n" for line in lines)
 
 
 @contextlib.contextmanager

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +19,7 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.ignored_words import without_words
 from attentune.errors import ConfigError, DataError
 from attentune.explain.explainer import WordExplainer
-from attentune.io.files import write_text
+from attentune.io.files import csv_text, write_text
 from attentune.metrics.metrics import probabilities_of
 from attentune.plugins import require_extra
 
@@ -42,19 +40,8 @@ def write_rows(path: str, names: Sequence[str], lines: Sequence[Mapping[str, Any
 def rows_text(names: Sequence[str], lines: Sequence[Mapping[str, Any]], ending: str) -> str:
     if ending == ".jsonl":
         return "".join(json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines)
-    buffer = io.StringIO()
-    # Older versions of Python do not quote a carriage return by themselves, so that all texts are quoted.
-    separator = "\t" if ending == ".tsv" else ","
-    writer = csv.writer(buffer, delimiter=separator, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    writer.writerow(names)
-    writer.writerows([_field(line.get(name)) for name in names] for line in lines)
-    return buffer.getvalue()
-
-
-def _field(cell: Any) -> str:
-    if cell is None or isinstance(cell, str):
-        return cell or ""
-    return json.dumps(cell, ensure_ascii=False, default=str)
+    cells = [[str(line[name]) for name in names] for line in lines]
+    return csv_text([names, *cells], "\t" if ending == ".tsv" else ",")
 
 
 _HEADER = ("row", "id", "where", "label", "suggested", "p_label", "p_suggested", "words", "text", "text_pair")
