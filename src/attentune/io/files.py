@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gzip
 import hashlib
 import json
 import os
@@ -174,27 +173,13 @@ def is_plain_name(name: str) -> bool:
 
 def read_text(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
     """Read the text of a UTF-8 file from an untrusted source."""
-    _check_file(path, max_bytes)
-    with Path(path).open(encoding="utf-8", newline="") as file:
-        return file.read()
-
-
-def _check_file(path: str | Path, max_bytes: int) -> None:
     facts = Path(path).stat()
     if not stat.S_ISREG(facts.st_mode):
         raise ValueError("this is a folder, a pipe or a device, expected a file")
     if facts.st_size > max_bytes:
         raise ValueError(f"it has {facts.st_size} bytes, expected at most {max_bytes}")
-
-
-def read_gzip(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
-    """Read the text of a compressed UTF-8 file from an untrusted source; `max_bytes` bounds the text."""
-    _check_file(path, max_bytes)
-    with Path(path).open("rb") as file, gzip.GzipFile(fileobj=file) as stream:
-        content = stream.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise ValueError(f"it has more than {max_bytes} bytes, expected at most that")
-    return content.decode()
+    with Path(path).open(encoding="utf-8", newline="") as file:
+        return file.read()
 
 
 def read_json(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> Any:
