@@ -1,6 +1,5 @@
 """Built-in tasks: their specifications (`builtin_tasks/*.yaml`), and loading them from their published files."""
 
-import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.columns import Columns, read_rows
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
@@ -69,9 +69,8 @@ def load_spec(name: str) -> TaskSpec:
     names = _spellings()
     if _plain(name) in names:
         return _all_specs()[names[_plain(name)]]
-    near = dict.fromkeys(names[word] for word in difflib.get_close_matches(_plain(name), names, n=3, cutoff=0.6))
-    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    raise ConfigError(f"data.task: there is no task {name!r}.{hint} Known tasks: {', '.join(spec_names())}.")
+    near, known = did_you_mean(name, spec_names()), ", ".join(spec_names())
+    raise ConfigError(f"data.task: there is no task {name!r}.{near} Known tasks: {known}.")
 
 
 def _plain(name: str) -> str:
