@@ -48,7 +48,7 @@ def some_names(names: Sequence[str], rarest: tuple[str, int] | None = None) -> s
 class LabelSpace:
     """What a model predicts."""
 
-    task_type: str  # "classification", "regression", "ordinal"
+    task_type: str  # "classification", "regression", "ordinal" or "multi_label"
     names: tuple[str, ...] = ()  # the classes in the order of their ids; empty for regression
     # "argmax", the most likely class, or, for ordinal tasks, "expected-value", the class nearest to the expected class
     # number.
