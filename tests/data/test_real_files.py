@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import openpyxl
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -210,6 +211,14 @@ def test_all_rows_without_a_label_are_told_and_can_be_left_out(tmp_path):
     data = load_data(DataConfig(train_file=str(path), skip_broken_rows=True), seed=0)
     assert sum(map(len, data.splits.values())) == 21
     assert "3 rows are left out, line 2 (no label), 10 (no label), 11 (no label)" in "\n".join(data.notes)
+
+
+def test_rows_that_come_from_no_file_are_left_out_without_writing_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frame = pandas.DataFrame({"text": TEXTS, "label": ["", *LABELS[1:]]})
+    data = load_data(DataConfig(skip_broken_rows=True), seed=0, frame=frame)
+    assert any(note.endswith("1 row is left out, row 0 (no label).") for note in data.notes), data.notes
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("indent", [None, 1])

@@ -511,8 +511,8 @@ def without_broken_rows(table: Table, labels: Sequence[str], *, is_skipped: bool
     kept = table.take([row for row in range(len(table)) if row not in reasons])
     few = ", ".join(f"{line} ({reason})" for line, reason, _ in left_out[:5]) + (", ..." if len(left_out) > 5 else "")
     count_text = "1 row is" if len(left_out) == 1 else f"{len(left_out):,} rows are"
-    where = _written(table, what, left_out)
-    return replace(kept, left_out=()), (f"{table.source}: {count_text} left out, {what} {few}; written to {where}.",)
+    where = f"; written to {_written(table, what, left_out)}" if Path(table.source).is_file() else ""
+    return replace(kept, left_out=()), (f"{table.source}: {count_text} left out, {what} {few}{where}.",)
 
 
 def _repeated(table: Table) -> list[int]:
