@@ -191,7 +191,6 @@ def prediction_columns(
             f" {', '.join(map(repr, names))}. Name the second with --text_pair_column.",
             path=source,
         )
-    notes = tuple(note for note in notes if not note.startswith("Columns chosen by their names"))
     usual = next((name for name in names if name.lower() in IDS), None)
     return replace(columns, pair=columns.pair if is_pair else None, id=columns.id or usual), notes
 
