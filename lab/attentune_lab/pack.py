@@ -14,7 +14,7 @@ from typing import Any
 
 from attentune.data.dataset import SEPARATOR
 from attentune.errors import AttentuneError, CheckpointError
-from attentune.io.files import check_new_folder, read_gzip, storage_errors, write_bytes
+from attentune.io.files import check_new_folder, storage_errors, write_bytes
 from attentune.results import without_nan
 from attentune.runs.records import MANIFEST_FILE, Run, RunRecord, read_predictions, read_records, record_file
 
@@ -59,7 +59,7 @@ def pack_records(folder: Path, target: Path) -> int:
 def unpack_records(folder: Path, target: Path) -> int:
     """Write the records and predictions of a packed comparison as `attentune compare` does; return their number."""
     check_new_folder(target)
-    texts = [text for text in read_gzip(folder / RUNS_FILE).split("\n") if text]
+    texts = [text for text in _unpacked(folder / RUNS_FILE).split("\n") if text]
     for number, text in enumerate(texts, start=1):
         record = RunRecord.from_json(text, f"{folder / RUNS_FILE}, line {number}")
         file = record_file(target, record.run)
@@ -67,7 +67,7 @@ def unpack_records(folder: Path, target: Path) -> int:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
     rows: dict[int, dict[str, Any]] = {}
-    packed = read_gzip(folder / PREDICTIONS_FILE) if (folder / PREDICTIONS_FILE).is_file() else ""
+    packed = _unpacked(folder / PREDICTIONS_FILE) if (folder / PREDICTIONS_FILE).is_file() else ""
     for line in map(json.loads, filter(None, packed.split("\n"))):
         if "run" not in line:
             rows[line["rows"]] = line
@@ -82,6 +82,10 @@ def unpack_records(folder: Path, target: Path) -> int:
     if (folder / MANIFEST_FILE).is_file():
         write_bytes(target / MANIFEST_FILE, (folder / MANIFEST_FILE).read_bytes())
     return len(texts)
+
+
+def _unpacked(path: Path) -> str:
+    return gzip.decompress(path.read_bytes()).decode()
 
 
 def _text(value: Any, names: list[str]) -> str:

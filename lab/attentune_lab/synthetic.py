@@ -6,8 +6,6 @@ opposite label in the challenge rows. The decisive words are always right. So a 
 well on validation and badly on the challenge rows, and explanations can be compared with the decisive words.
 """
 
-import csv
-import io
 import json
 import re
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ import numpy as np
 import yaml
 
 from attentune.errors import ConfigError
-from attentune.io.files import storage_errors, write_text
+from attentune.io.files import csv_text, storage_errors, write_text
 from attentune.seeding import derive_key, numpy_generator
 
 LABEL_NAMES = ("negative", "positive")
@@ -180,10 +178,8 @@ def _pick(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
 
 
 def _as_csv(split: str, rows: Sequence[DemoRow]) -> str:
-    sheet = io.StringIO(newline="")
-    writer = csv.writer(sheet, lineterminator="\n")
-    writer.writerow(("id", "text", "label", "kind", "decisive", "shortcut"))
+    lines = [("id", "text", "label", "kind", "decisive", "shortcut")]
     for index, row in enumerate(rows):
         spans = (json.dumps(row.decisive), json.dumps(row.shortcut))
-        writer.writerow((f"{split}-{index}", row.text, LABEL_NAMES[row.label], row.kind, *spans))
-    return sheet.getvalue()
+        lines.append((f"{split}-{index}", row.text, LABEL_NAMES[row.label], row.kind, *spans))
+    return csv_text(lines)

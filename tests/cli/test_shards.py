@@ -198,7 +198,6 @@ def test_urls_and_files_that_are_read_as_a_whole(run, tmp_path, attentune, small
     frame.to_parquet(tmp_path / "a.parquet")
     frame.to_csv(tmp_path / "a.csv.gz", index=False)
     frame.to_json(tmp_path / "a.json", orient="records")
-    frame.to_feather(tmp_path / "a.feather")
     frame.to_csv(tmp_path / "u.csv", index=False, encoding="utf-16")
     with pandas.ExcelWriter(tmp_path / "a.xlsx") as writer:
         frame.head(2).to_excel(writer, sheet_name="old", index=False)
@@ -210,7 +209,7 @@ def test_urls_and_files_that_are_read_as_a_whole(run, tmp_path, attentune, small
         [
             (corpus / "a.csv", tmp_path / "0"),
             (tmp_path / "a.csv.gz", tmp_path / "1"),
-            (tmp_path / "a.feather", tmp_path / "2"),
+            (tmp_path / "a.parquet", tmp_path / "2"),
             (tmp_path / "a.xlsx", tmp_path / "3", "--sheet", "new"),
             (tmp_path / "u.csv", tmp_path / "4"),
             ("memory://in/*.parquet", f"file://{tmp_path}/5"),

@@ -1,4 +1,4 @@
-"""Spreadsheets, Parquet and Feather files: read as they show, or refused by name if they are damaged."""
+"""Spreadsheets and Parquet files: read as they show, or refused by name if they are damaged."""
 
 import base64
 import datetime
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyarrow import feather, parquet
+from pyarrow import parquet
 
 from attentune.config import DataConfig
 from attentune.data import binary_files
@@ -42,8 +42,6 @@ def written(folder: Path, kind: str) -> Path:
     table = pa.table({"text": TEXTS, "label": ["pos", "neg"] * 30, "list": [[1, 2], [3]] * 30})
     if kind == "parquet":
         parquet.write_table(table, path)
-    elif kind == "feather":
-        feather.write_feather(table, path, compression="uncompressed")
     else:
         book = openpyxl.Workbook()
         for row in [("text", "label"), *((text, "pos") for text in TEXTS)]:
@@ -68,28 +66,12 @@ def test_metadata_that_ends_pyarrow_is_refused(tmp_path):
         list(source.blocks(0, source.scanned().rows, ["text"]))
 
 
-def test_offsets_that_lead_out_of_the_file_are_refused(tmp_path, attentune):
-    path = written(tmp_path, "feather")
-    whole = path.read_bytes()
-    offsets = struct.pack("<4i", 0, *(sum(map(len, TEXTS[:count])) for count in (1, 2, 3)))
-    damaged = offsets[:8] + struct.pack("<i", 2**30) + offsets[12:]
-    assert whole.count(offsets) == 1
-    path.write_bytes(whole.replace(offsets, damaged))
-    with pytest.raises(DataError, match=r"good.feather: not a whole Feather file \(In column 0: .*out of bounds"):
-        read_table(path)
-    assert attentune("doctor", "--train_file", path)[0] == 2
-
-
 def test_text_that_is_no_utf8_is_refused(tmp_path):
-    for kind in ("feather", "parquet"):
-        path = written(tmp_path, kind)
-        if kind == "parquet":
-            parquet.write_table(
-                pa.table({"text": TEXTS, "label": TEXTS}), path, compression="none", use_dictionary=False
-            )
-        path.write_bytes(path.read_bytes().replace(b"visit 7 was", b"visit \xff was"))
-        with pytest.raises(DataError, match=f"good.{kind}: "):
-            read_table(path)
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pa.table({"text": TEXTS, "label": TEXTS}), path, compression="none", use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"visit 7 was", b"visit \xff was"))
+    with pytest.raises(DataError, match=r"rows.parquet: "):
+        read_table(path)
 
 
 def test_a_damaged_data_set_of_a_folder_is_refused(tmp_path):
@@ -160,7 +142,7 @@ print(*endings.values())
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", ["parquet", "feather", "xlsx"])
+@pytest.mark.parametrize("kind", ["parquet", "xlsx"])
 def test_no_damage_ends_the_process(tmp_path, kind):
     ended = ends(FUZZ, str(written(tmp_path, kind)))
     assert ended.returncode == 0, ended.stderr
@@ -169,7 +151,7 @@ def test_no_damage_ends_the_process(tmp_path, kind):
     assert refused > 20
 
 
-# Spreadsheets and Feather files give the rows that they show
+# Spreadsheets give the rows that they show
 
 
 pytest.importorskip("python_calamine")
@@ -201,7 +183,6 @@ def test_cells_are_texts(tmp_path):
     assert [day[:10] for day in table.columns["day"]] == ["2024-02-01", "2024-02-03", ""]
     assert table.columns["liked"] == ("true", "false", "")
     assert table.lines == (2, 3, 4)
-    assert read_table(tmp_path / "rows.xlsx", keep=["stars"]).columns.keys() == {"stars"}
 
 
 def test_the_first_sheet_with_rows_is_read_and_told(tmp_path):
@@ -248,24 +229,5 @@ def test_what_is_no_spreadsheet_is_refused(tmp_path):
         read_table(path)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("xl/workbook.xml", b"\0" * 100_000_000)
-    with pytest.raises(DataError, match="unpacks to more than 200 times its size"):
-        read_table(path)
-
-
-@pytest.mark.parametrize("ending", ["feather", "arrow"])
-def test_feather(tmp_path, ending):
-    path = tmp_path / f"rows.{ending}"
-    feather.write_feather(pa.table({"text": ["so fine", "so dull"], "stars": [5, 2], "n": [None, 1.5]}), str(path))
-    table = read_table(path)
-    assert {name: tuple(cells) for name, cells in table.columns.items()} == {
-        "text": ("so fine", "so dull"),
-        "stars": ("5", "2"),
-        "n": (None, "1.5"),
-    }
-    assert read_table(path, keep=["text"]).columns.keys() == {"text"}
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match="not a whole Feather file"):
-        read_table(path)
-    feather.write_feather(pa.table({"text": ["x" * 1_000_000] * 70, "label": ["a"] * 70}), str(path), "zstd")
     with pytest.raises(DataError, match="unpacks to more than 200 times its size"):
         read_table(path)

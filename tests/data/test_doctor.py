@@ -1,21 +1,15 @@
 """Problems that the doctor detects, inserted into small data; and the report's order, lines and JSON."""
 
-import datetime
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from attentune.config.schema import DataConfig
 from attentune.data.dataset import TextRows
 from attentune.data.doctor import CHECKS, examine, full_lines, percent, summary_lines
-from attentune.data.load import load_data
 from attentune.stats.power import minimum_detectable_accuracy_difference, minimum_detectable_correlation_difference
 from helpers.samples import distinct, find, make_rows, make_task
 
@@ -171,80 +165,6 @@ def test_longer_texts_and_new_words_are_told(words, first, told):
 
     report = examine(make_task({"train": drawn(800, 8, 0), "test": drawn(600, words, first)}))
     assert [finding.kind for finding in report.findings if finding.kind in WORD_SHIFTS] == told
-
-
-def days(first: str, last: str, count: int = 40) -> list[datetime.datetime]:
-    start, end = map(datetime.datetime.fromisoformat, (first, last))
-    return [start + (end - start) * place / (count - 1) for place in range(count)]
-
-
-TRAIN, LATER = days("2021-01-04", "2023-12-20"), days("2024-03-02", "2024-06-28")
-WAYS: dict[str, Callable[[datetime.datetime], str]] = {
-    "date": lambda date: date.strftime("%Y-%m-%d"),
-    "posted": lambda date: date.isoformat() + "Z",
-    "when": lambda date: date.strftime("%Y-%m-%d %H:%M:%S"),
-    "day": lambda date: date.strftime("%d/%m/%Y"),
-    "sent": lambda date: date.strftime("%d.%m.%Y"),
-    "us_date": lambda date: date.strftime("%m/%d/%Y %H:%M"),
-    "created_at": lambda date: date.strftime("%a %b %d %H:%M:%S +0000 %Y"),
-    "date of post": lambda date: date.strftime("%B %d, %Y"),
-    "created_utc": lambda date: str(int(date.replace(tzinfo=datetime.UTC).timestamp())),
-    "timestamp": lambda date: str(int(date.replace(tzinfo=datetime.UTC).timestamp()) * 1000),
-}
-
-
-def write_dated(path: Path, cells: Sequence[Any], name: str = "date") -> str:
-    words = (["tea", "cake"] * len(cells))[: len(cells)]
-    rows = (
-        f'{word} {row},{"yes" if row % 2 else "no"},"{cell}"\n'
-        for row, (word, cell) in enumerate(zip(words, cells, strict=True))
-    )
-    path.write_text(f"text,label,{name}\n{''.join(rows)}")
-    return str(path)
-
-
-def time_shift(train: str, test: str) -> list[str]:
-    data = load_data(DataConfig(train_file=train, test_file=test), seed=1, allow_doubt=True)
-    return [finding.message for finding in find(examine(data), "time-shift")]
-
-
-@pytest.mark.parametrize("name", WAYS)
-def test_a_later_test_file_is_told_with_its_months(name, tmp_path):
-    train = write_dated(tmp_path / "a.csv", list(map(WAYS[name], TRAIN)), name)
-    (message,) = time_shift(train, write_dated(tmp_path / "b.csv", list(map(WAYS[name], LATER)), name))
-    assert "the texts are from 2024-03 to 2024-06, those of train from 2021-01 to 2023-12" in message
-
-
-def test_typed_dates_few_rows_and_years(tmp_path):
-    for name, dates in (("a", TRAIN), ("b", [date.date() for date in LATER])):
-        columns = {"text": [f"{name} {row}" for row in range(40)], "label": ["yes", "no"] * 20, "created": dates}
-        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
-    (message,) = time_shift(str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet"))
-    assert "from 2024-03 to 2024-06, those of train from 2021-01 to 2023-12" in message
-    train = write_dated(tmp_path / "a.csv", [date.date() for date in TRAIN])
-    few = write_dated(tmp_path / "c.csv", [date.date() for date in LATER[::5]])
-    assert "from 2024-03 to 2024-06" in time_shift(train, few)[0]
-    years = write_dated(tmp_path / "d.csv", [date.year for date in TRAIN], "year")
-    later = write_dated(tmp_path / "e.csv", [date.year for date in LATER], "year")
-    assert "from 2024 to 2024, those of train from 2021 to 2023" in time_shift(years, later)[0]
-
-
-@pytest.mark.parametrize(
-    ("train", "test", "name"),
-    [
-        (TRAIN, TRAIN[::2], "date"),  # the same time
-        (["03/04/2021", "05/06/2021"] * 20, ["07/08/2024", "01/02/2024"] * 20, "date"),  # open which is the day
-        (["13/04/2021", "05/16/2021"] * 20, ["17/08/2024"] * 40, "date"),  # both orders
-        (range(1_500_000_000, 1_500_000_040), range(1_700_000_000, 1_700_000_040), "number"),  # may be ids
-        (range(2000, 2040), range(2050, 2090), "price"),
-        ([""] * 40, [date.date() for date in LATER], "date"),
-        (["soon", "late", "2021-03-04"] * 13, [date.date() for date in LATER], "date"),
-    ],
-)
-def test_what_is_no_date_without_doubt_is_not_compared(train, test, name, tmp_path):
-    first, second = write_dated(tmp_path / "a.csv", train, name), write_dated(tmp_path / "b.csv", test, name)
-    assert time_shift(first, second) == []
-    assert time_shift(first, write_dated(tmp_path / "c.csv", ["x"] * 40, "source")) == []
 
 
 # The report

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from attentune.config.schema import DataConfig
-from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.dataset import LabelSpace
 from attentune.data.labels import (
     LabelReader,
+    check_same_labels,
     decide_task_type,
     find_space,
     label_key,
-    map_labels,
     parse_number,
     task_type_doubt,
 )
@@ -243,24 +243,16 @@ def test_the_task_type_is_the_asked_else_the_tasks_else_classification():
     assert "the default" in note
 
 
-def rows(labels: np.ndarray | None) -> TextRows:
-    return TextRows(("0", "1"), ("a", "b"), None, labels, "rows.csv")
-
-
-def test_labels_map_to_another_space_by_name():
-    target = LabelSpace("classification", ("other", "good", "bad"))
-    mapped = map_labels(rows(np.array([0, 1])), CLASSES, target)
-    assert mapped.labels.tolist() == [2, 1]
-    assert map_labels(rows(None), CLASSES, target).labels is None
-    same = rows(np.array([0.5, 1.5]))
-    assert map_labels(same, SCORES, SCORES) is same
+def test_other_labels_than_those_of_the_model_are_refused():
+    check_same_labels(CLASSES, LabelSpace("classification", ("other", "good", "bad")), "rows.csv")
+    check_same_labels(SCORES, SCORES, "rows.csv")
     for space, other, message in (
         (CLASSES, LabelSpace("classification", ("good", "ugly")), "does not know the label 'bad'; .* 'good', 'ugly'"),
         (CLASSES, SCORES, "labels are classes, but the model was trained on scores"),
         (SCORES, CLASSES, "labels are scores, but the model was trained on classes"),
     ):
         with pytest.raises(LabelError, match=message):
-            map_labels(rows(np.array([0, 1])), space, other)
+            check_same_labels(space, other, "rows.csv")
 
 
 def test_many_classes_of_one_row_are_pointed_out():

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from attentune.config import DataConfig
+from attentune.data import files
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import read_delimited, read_table
 from attentune.data.labels import LabelReader
@@ -77,8 +79,8 @@ def test_values_that_are_no_texts_keep_their_spelling(tmp_path):
 
 def test_only_asked_columns_are_kept_but_all_are_named(tmp_path):
     columns = as_parquet(pa.table({"a": [1], "b": [2], "c": [3]}))
-    for kind, content in (("csv", b"a,b,c\n1,2,3\n"), ("jsonl", b'{"a": 1, "b": 2, "c": 3}'), ("parquet", columns)):
-        table = read_table(write(tmp_path, f"rows.{kind}", content), keep={"c", "a"})
+    for kind, content in (("csv", b"a,b,c\n1,2,3\n"), ("parquet", columns)):
+        (table,) = files.read_chunks(write(tmp_path, f"rows.{kind}", content), keep={"c", "a"})
         assert (set(table.columns), table.names, table.texts("c")) == ({"a", "c"}, ("a", "b", "c"), ("3",))
 
 
@@ -89,16 +91,17 @@ def test_a_huge_field_is_read_and_the_csv_limit_is_put_back(tmp_path):
     assert csv.field_size_limit() == 131072
 
 
-@pytest.mark.parametrize("name", ["rows.csv.gz", "rows.jsonl.gz", "rows.parquet.gz", "rows.parquet"])
-def test_unpacked_size_is_bounded(tmp_path, name):
+@pytest.mark.parametrize("name", ["rows.csv.gz", "rows.jsonl.gz", "rows.parquet"])
+def test_unpacked_size_is_bounded(tmp_path, monkeypatch, name):
     text = "x" * 200_000
     content = {"csv": f"text\n{text}\n".encode(), "jsonl": json.dumps({"text": text}).encode()}.get(name.split(".")[1])
     content = content or as_parquet(pa.table({"text": [text, text]}))
     path = write(tmp_path, name, gzip.compress(content) if name.endswith("gz") else content)
-    if "parquet" not in name:
-        assert len(read_table(path, max_bytes=300_000)) == 1
-    with pytest.raises(DataError, match="more than the .* bytes that are read"):
-        read_table(path, max_bytes=100 if name.endswith("parquet.gz") else 100_000)
+    monkeypatch.setattr(files, "MAX_BYTES", 500_000)
+    assert len(read_table(path)) == (2 if name == "rows.parquet" else 1)
+    monkeypatch.setattr(files, "MAX_BYTES", 100_000)
+    with pytest.raises(DataError, match="more than the 100000 bytes that are read"):
+        read_table(path)
 
 
 def test_without_quoting_a_quote_is_a_character(tmp_path):
@@ -162,6 +165,14 @@ def test_an_encoding_is_found_and_told(tmp_path, encoding, count):
     assert "--encoding" in note
 
 
+@pytest.mark.parametrize("least", [1, 32, 128])
+def test_bytes_of_no_encoding_are_told(tmp_path, least):
+    draw = random.Random(least)
+    path = write(tmp_path, "rows.csv", bytes(draw.randint(least, 255) for _ in range(200)))
+    with pytest.raises(DataError, match=r"rows.csv:1: byte \d+ of the line is 0x.., which is not UTF-8"):
+        read_table(path)
+
+
 @pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
 @pytest.mark.parametrize("mark", MARKS)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r")), min_size=2))
@@ -197,15 +208,16 @@ def test_the_rows(folder):
     assert rows.texts == ("so dull", "so fine\nand more", "Größe passt, schöne Farbe, nur für mich")
     assert [data.label_space.names[label] for label in rows.labels] == ["bad", "good", "good"]
     assert any("3 text files are read, some of them as cp1252" in note for note in data.notes)
-    assert read_table(folder, keep=["file"]).columns == {"file": ("bad/2.txt", "good/1.txt", "good/10.txt")}
+    assert read_table(folder).columns["file"] == ("bad/2.txt", "good/1.txt", "good/10.txt")
 
 
-def test_what_is_no_text_is_refused(folder):
+def test_what_is_no_text_is_refused(folder, monkeypatch):
     (folder / "bad" / "3.txt").write_bytes(b"\x00\xff\xfe\x00")
     with pytest.raises(DataError, match=r"bad/3.txt: byte 2 is 0xff, which is not UTF-8"):
         read_table(folder)
+    monkeypatch.setattr(files, "MAX_BYTES", 10)
     with pytest.raises(DataError, match=r"reviews: its files hold more than the 10 bytes"):
-        read_table(folder, max_bytes=10)
+        read_table(folder)
 
 
 # Whatever the rows: they come back in their order, letter for letter, or an error names the line

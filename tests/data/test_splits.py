@@ -2,7 +2,6 @@
 
 import csv
 import json
-import random
 import re
 from collections import Counter
 from pathlib import Path
@@ -19,7 +18,6 @@ from attentune.data.load import load_data
 from attentune.data.splits import (
     ALIKE,
     fold_rows,
-    near_duplicates,
     near_groups,
     normalised,
     row_groups,
@@ -325,49 +323,6 @@ def test_a_leak_that_cannot_be_avoided_is_not_put_down_to_the_user(tmp_path):
     given = {"data.train_file": str(path), "data.validation_file": str(other)}
     (leak,) = [f for f in examine(load_data(load_config(overrides=given).data, seed=1)).findings if f.kind == "leak"]
     assert leak.cure == "Remove these rows from train."
-
-
-# Nearly equal texts with other labels, against the comparison of all pairs
-
-
-def jaccard(first: str, second: str) -> float:
-    a, b = (Counter(re.findall(r"\w+", text.casefold())) for text in (first, second))
-    return (a & b).total() / max(1, (a | b).total())
-
-
-def test_pairs_are_those_of_the_comparison_of_all_texts():
-    draw = random.Random(3)
-    texts = [" ".join(draw.choices("abcdefghij", k=draw.randint(5, 9))) for _ in range(60)]
-    texts += [" ".join([*text.split()[:-1], "z"]) for text in texts]
-    labels = [draw.randint(0, 2) for _ in texts]
-    rows = make_rows(texts, labels)
-    found = {pair.second: pair for pair in near_duplicates(rows)}
-    for later in range(len(texts)):
-        alike = [
-            jaccard(texts[earlier], texts[later])
-            for earlier in range(later)
-            if labels[earlier] != labels[later] and texts[earlier] != texts[later]
-        ]
-        best = max(alike, default=0.0)
-        assert (later in found) == (best >= ALIKE), texts[later]
-        if later in found:
-            pair = found[later]
-            assert pair.similarity == best == jaccard(texts[pair.first], texts[later])
-    assert len(found) > 5
-
-
-def test_case_and_punctuation_do_not_count_but_equal_texts_are_left_to_the_conflicts():
-    rows = make_rows(["So good!", "so good", "so good", "so bad", "So good!"], [0, 1, 0, 1, 1])
-    assert [pair[:3] for pair in near_duplicates(rows)] == [(0, 1, 1.0), (2, 4, 1.0)]
-
-
-def test_the_second_texts_of_pairs_count_as_texts_of_their_own():
-    texts = ["one two three four five six"] * 2
-    rows = make_rows(texts, [0, 1], ["a cat sat here", "a dog sat here"])
-    (pair,) = near_duplicates(rows)
-    assert pair.similarity == 9 / 11
-    assert pair.words == (["cat"], ["dog"])
-    assert near_duplicates(make_rows(texts, [0, 1], ["a cat sat", "the dog ran"])) == []
 
 
 def test_retweets_filled_templates_and_copies_are_in_one_group():

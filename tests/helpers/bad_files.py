@@ -130,7 +130,6 @@ PACKED = {
         "times its size",
         ending="jsonl.gz",
     ),
-    "a bomb in parquet": Bad("parquet.gz", gzip.compress(b"PAR1" + b"\0" * _MB) * 80, None, ("times its size",)),
     "a workbook": csv(
         as_zip("xl/workbook.xml", ""), None, "cannot be read as a spreadsheet", "save it again", ending="xlsx"
     ),
@@ -178,4 +177,4 @@ def written(kind: str, columns: dict[str, Sequence[str]], *, packed: bool = Fals
     else:
         content = json.dumps(rows if kind == "json" else {"version": 1, "data": rows}).encode()
     ending = "json" if kind == "data" else kind
-    return (f"{ending}.gz", gzip.compress(content)) if packed else (ending, content)
+    return (f"{ending}.gz", gzip.compress(content)) if packed and kind != "parquet" else (ending, content)

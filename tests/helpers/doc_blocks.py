@@ -111,10 +111,6 @@ def write_own(folder: Path) -> None:
     sizes = {"reviews": 120, "small": 60, "other": 40, "train": 80, "dev": 40, "test": 30, "kept": 50, "silver": 45}
     for name, rows in sizes.items():
         write_reviews(folder / f"{name}.csv", rows, seed=rows)
-    with (folder / "reviews.csv").open(newline="", encoding="utf-8") as file:
-        first = next(csv.DictReader(file))
-    marks = ["fix", "0", first["text"], first["label"], "good"]
-    _write(folder / "marked.csv", ["mark", "row", "text", "label", "suggested"], [marks])
     for name, rows in (("messages", 120), ("later", 50)):
         _labelled(folder / f"{name}.csv", rows, ["text", "intent"], _sides)
     _labelled(folder / "unknown.csv", 20, ["text"])

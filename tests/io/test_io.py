@@ -9,6 +9,7 @@ import fsspec
 import pytest
 import torch
 
+from attentune.data.files import read_table
 from attentune.errors import ConfigError, DataError, StorageError
 from attentune.io import files
 from attentune.io.files import FileLock
@@ -119,6 +120,16 @@ def test_a_file_is_changed_if_it_was_written_again(tmp_path):
         (tmp_path / "rows.csv").write_text("two")
         memory.pipe_file("/changed/rows.csv", b"two")
         assert find_files(pattern, []) != before
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_csv_is_read_as_it_was_written(tmp_path, delimiter):
+    lines = [("id", "text"), ("1", "a\rb"), ("2", 'so, "fine"\tor\nnot'), ("", ""), (" 3", "\u2028")]
+    path = tmp_path / ("rows.csv" if delimiter == "," else "rows.tsv")
+    files.write_text(path, files.csv_text(lines, delimiter))
+    table = read_table(path)
+    assert [table.names, *zip(*table.columns.values(), strict=True)] == lines
+    assert files.csv_text([["a"], [""]]) == 'a\n""\n'
 
 
 def test_errors_say_where(tmp_path, monkeypatch):

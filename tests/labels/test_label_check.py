@@ -1,28 +1,22 @@
-"""Likely label errors, a person's marks in their list, and the corrected copy."""
+"""Likely label errors, and their list."""
 
 import csv
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attentune.automl.folds import CERTAIN_SHARE, disagreement, label_note
 from attentune.config.schema import DataConfig
-from attentune.data.dataset import LabelSpace, TextRows
+from attentune.data.dataset import LabelSpace
 from attentune.data.load import load_data
-from attentune.errors import AttentuneError, ConfigError, DataError
+from attentune.errors import DataError
 from attentune.labels.label_check import (
     Disagreement,
     LabelCheck,
-    Mark,
     SuspectLabel,
-    count_marks,
     find_label_errors,
-    read_marks,
-    write_corrected,
     write_errors,
 )
 from attentune.seeding import numpy_generator
@@ -96,145 +90,25 @@ def test_auto_notes_contradicted_labels_only_if_there_are_many(tmp_path):
     assert label_note(tmp_path, labels.astype(float), np.ones((len(labels), 1)), scores) is None
 
 
-# The list of likely label errors, a person's marks in it, and the corrected copy
-
-
-SPACE = LabelSpace("classification", ("bad", "good"))
-LINES = 'when,note,mood\n2024,"a ""dull"", old\nfilm",good\n2025,fine,bad\n,so so,good\n'
-
-
-@pytest.fixture
-def config(tmp_path):
-    (tmp_path / "mine.csv").write_text(LINES, encoding="utf-8")
-    return DataConfig(train_file=str(tmp_path / "mine.csv"), text_column="note", label_column="mood")
-
-
-def rows_of(config: DataConfig) -> TextRows:
-    return load_data(config, seed=1, cut_validation=False).splits["train"]
-
-
-def listed(rows: TextRows, places: list[int]) -> LabelCheck:
-    suspects = []
-    for row in places:
-        label = int(rows.labels[row])
-        names = SPACE.names[label], SPACE.names[1 - label]
-        suspects.append(
-            SuspectLabel(row, rows.ids[row], rows.where(row), rows.texts[row], None, *names, 0.1, 0.9, ("dull",))
-        )
-    return LabelCheck(len(rows), "a test", Disagreement(0.1, 0.0, 0.2, 3), 0.7, 0.6, tuple(suspects), ())
-
-
-def marked(path: Path, change: Callable[[list[dict[str, str]]], None]) -> Path:
-    with path.open(newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
-    change(lines)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(lines[0]), delimiter=";")  # as a German spreadsheet saves it
-        writer.writeheader()
-        writer.writerows(lines)
-    return path
-
-
-def test_only_marked_labels_and_rows_change(config, tmp_path):
-    rows = rows_of(config)
-    write_errors(str(tmp_path / "errors.csv"), listed(rows, [2, 0, 1]))
-
-    def mark(lines: list[dict[str, str]]) -> None:
-        assert [line["mark"] for line in lines] == ["", "", ""]
-        assert lines[1]["words"] == "dull"
-        lines[0]["mark"], lines[1]["mark"], lines[2]["mark"] = "remove", " Fix ", "keep"
-
-    marks = read_marks(str(marked(tmp_path / "errors.csv", mark)), rows, SPACE)
-    assert marks == [Mark(2, "remove"), Mark(0, "fix", "bad")]
-    assert count_marks(marks) == "1 label changed, 1 row removed"
-    assert write_corrected(str(tmp_path / "new.csv"), marks, rows, SPACE, config) == 2
-    with (tmp_path / "new.csv").open(newline="", encoding="utf-8") as file:
-        assert list(csv.reader(file)) == [
-            ["when", "note", "mood"],
-            ["2024", 'a "dull", old\nfilm', "bad"],
-            ["2025", "fine", "bad"],
-        ]
-    assert Path(str(config.train_file)).read_text(encoding="utf-8") == LINES
-
-
-def test_lines_that_are_no_labelled_rows_stay_as_they_are(tmp_path):
-    lines = LINES.replace("2025,fine,bad\n", "2025,fine,bad\n2026,odd,unsure\n")
-    (tmp_path / "mine.csv").write_text(lines, encoding="utf-8")
-    config = DataConfig(
-        train_file=str(tmp_path / "mine.csv"), text_column="note", label_column="mood", ignore_labels=("unsure",)
+def test_the_list_names_the_file_and_line_of_each_row(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text('note,mood\n"a ""dull"", old\nfilm",good\nfine,bad\n', encoding="utf-8")
+    config = DataConfig(train_file=str(path), text_column="note", label_column="mood")
+    rows = load_data(config, seed=1, cut_validation=False).splits["train"]
+    suspects = tuple(
+        SuspectLabel(row, rows.ids[row], rows.where(row), rows.texts[row], None, *names, 0.1, 0.9, ("dull", "old"))
+        for row, names in ((1, ("bad", "good")), (0, ("good", "bad")))
     )
-    rows = rows_of(config)
-    assert len(rows) == 3
-    made = tmp_path / "corrected.csv"
-    assert write_corrected(str(made), [Mark(2, "fix", "bad"), Mark(1, "remove")], rows, SPACE, config) == 3
-    wanted = lines.replace("2025,fine,bad\n", "").replace("so so,good", "so so,bad")
-    assert list(csv.reader(made.open(newline=""))) == list(csv.reader(wanted.splitlines(keepends=True)))
+    check = LabelCheck(len(rows), "a test", Disagreement(0.1, 0.0, 0.2, 3), 0.7, 0.6, suspects)
+    write_errors(str(tmp_path / "errors.csv"), check)
+    with (tmp_path / "errors.csv").open(newline="", encoding="utf-8") as file:
+        first, second = csv.DictReader(file)
+    assert (first["row"], first["where"], first["suggested"]) == ("1", f"{path}:4", "good")
+    assert (second["row"], second["where"], second["text"]) == ("0", f"{path}:2", 'a "dull", old\nfilm')
+    assert (second["p_label"], second["p_suggested"], second["words"]) == ("0.1000", "0.9000", "dull, old")
 
 
-def test_a_person_may_write_another_label(config, tmp_path):
-    rows = rows_of(config)
-    write_errors(str(tmp_path / "errors.csv"), listed(rows, [1]))
-    path = marked(tmp_path / "errors.csv", lambda lines: lines[0].update(mark="fix", suggested="bad"))
-    assert read_marks(str(path), rows, SPACE) == [Mark(1, "fix", "bad")]
-
-
-def test_the_corrected_copy_of_json_lines_keeps_other_values(tmp_path):
-    file = tmp_path / "mine.jsonl"
-    lines = [{"text": "fine", "label": 0, "tags": ["a", 1], "n": None}, {"text": "no", "label": 1}]
-    file.write_text("\n\n".join(map(json.dumps, lines)))
-    config = DataConfig(train_file=str(file))
-    data = load_data(config, seed=1, cut_validation=False)
-    marks = [Mark(0, "fix", "1")]
-    write_corrected(str(tmp_path / "new.jsonl"), marks, data.splits["train"], data.label_space, config)
-    written = [json.loads(line) for line in (tmp_path / "new.jsonl").read_text().splitlines()]
-    assert written == [{**lines[0], "label": 1}, lines[1]]
-
-
-MISTAKES = {
-    "nothing": ({}, "no row is marked. Write fix in the column 'mark'"),
-    "unknown mark": ({"mark": "yes"}, "mark: got 'yes', expected keep, fix, remove or nothing."),
-    "unknown label": ({"mark": "fix", "suggested": "goood"}, "got 'goood', expected one of the labels: bad, good."),
-    "no such row": ({"mark": "fix", "row": "7"}, "row: got '7', expected a number from 0 to 2."),
-    "another text": ({"mark": "fix", "text": "Fine"}, "row 1 has the text 'Fine' and the label 'bad' here, but 'fine'"),
-    "another label": ({"mark": "fix", "label": "good"}, "Give the file that this list was made from"),
-}
-
-
-@pytest.mark.parametrize("case", MISTAKES)
-def test_mistakes_in_the_marks_are_refused(config, tmp_path, case):
-    rows, (changes, message) = rows_of(config), MISTAKES[case]
-    write_errors(str(tmp_path / "errors.csv"), listed(rows, [1]))
-    path = marked(tmp_path / "errors.csv", lambda lines: lines[0].update(changes))
-    with pytest.raises(DataError) as error:
-        read_marks(str(path), rows, SPACE)
-    assert message in str(error.value)
-
-
-def test_a_row_that_is_there_twice_and_a_file_without_marks_are_refused(config, tmp_path):
-    rows = rows_of(config)
-    write_errors(str(tmp_path / "errors.csv"), listed(rows, [1]))
-    path = marked(tmp_path / "errors.csv", lambda lines: lines.append({**lines[0], "mark": "fix"}))
-    with pytest.raises(DataError, match="row 1 is there twice; expected each row once"):
-        read_marks(str(path), rows, SPACE)
-    with pytest.raises(DataError, match="there is no column 'mark'"):
-        read_marks(str(config.train_file), rows, SPACE)
-
-
-def test_the_rows_own_file_is_never_written_to(config, tmp_path):
-    rows, marks = rows_of(config), [Mark(0, "remove")]
-    cases = {
-        str(config.train_file): "the file of the rows itself, which is never changed",
-        str(tmp_path / "new.xlsx"): "expected a name that ends in .csv, .tsv, .jsonl",
-    }
-    for path, message in cases.items():
-        with pytest.raises(ConfigError) as error:
-            write_corrected(path, marks, rows, SPACE, config)
-        assert isinstance(error.value, AttentuneError)
-        assert message in str(error.value)
-    assert Path(str(config.train_file)).read_text(encoding="utf-8") == LINES
-
-
-# `attentune doctor --labels` and `--fix`: from planted label errors to a corrected copy
+# `attentune doctor --labels` on planted label errors
 
 
 WRONG = (3, 20, 41, 62, 77, 90)
@@ -242,7 +116,7 @@ WRONG = (3, 20, 41, 62, 77, 90)
 
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory):
-    """Reviews whose words decide the label, with six wrong labels and one text in two spellings."""
+    """Reviews whose words decide the label, with six wrong labels."""
     path = tmp_path_factory.mktemp("labels") / "reviews.csv"
     write_reviews(path, 120, seed=4)
     with path.open(newline="", encoding="utf-8") as file:
@@ -250,14 +124,13 @@ def reviews(tmp_path_factory):
     other = {"good": "bad", "bad": "good"}
     for row in WRONG:
         lines[row + 1][2] = other[lines[row + 1][2]]
-    lines.append(["r120", lines[6][1].upper() + "!", other[lines[6][2]]])
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(lines)
     return path
 
 
 @pytest.mark.integration
-def test_wrong_labels_are_listed_marked_and_corrected(attentune, reviews, tmp_path):
+def test_wrong_labels_are_listed(attentune, reviews, tmp_path):
     common = (reviews, "--max_length", "24")
     errors = tmp_path / "errors.csv"
     status, out, err = attentune(
@@ -270,26 +143,10 @@ def test_wrong_labels_are_listed_marked_and_corrected(attentune, reviews, tmp_pa
     assert len({suspect["row"] for suspect in labels["suspects"]} & set(WRONG)) >= 5
     assert [suspect["words"] is not None for suspect in labels["suspects"]][:3] == [True, True, False]
     assert labels["share"]["low"] <= labels["share"]["value"] <= labels["share"]["high"]
-    (alike,) = [one for one in labels["alike"] if one["similarity"] == 1]
-    assert (alike["rows"], alike["differences"]) == ([5, 120], [[], []])
     with errors.open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
-    for line in lines:
-        line["mark"] = "fix" if int(line["row"]) in WRONG else ""
-    with errors.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(lines[0]))
-        writer.writeheader()
-        writer.writerows(lines)
-    before, fixed = reviews.read_bytes(), tmp_path / "corrected.csv"
-    status, out, err = attentune("doctor", reviews, "--fix", errors, "--output_file", fixed)
-    count = sum(line["mark"] == "fix" for line in lines)
-    assert (status, out) == (0, "")
-    assert err == f"{count} label{'s' * (count != 1)} changed, 0 rows removed; 121 rows written to {fixed}\n"
-    assert reviews.read_bytes() == before
-    with reviews.open(newline="", encoding="utf-8") as old, fixed.open(newline="", encoding="utf-8") as new:
-        pairs = list(zip(csv.reader(old), csv.reader(new), strict=True))
-    changed = [row for row, (first, second) in enumerate(pairs) if first != second]
-    assert changed == sorted(int(line["row"]) + 1 for line in lines if line["mark"])
+    assert [int(line["row"]) for line in lines] == [suspect["row"] for suspect in labels["suspects"]]
+    assert lines[0]["where"] == f"{reviews}:{int(lines[0]['row']) + 2}"
 
 
 def test_the_text_output_has_the_rows_and_how_many_may_be_wrong(attentune, tiny, reviews, tmp_path):
@@ -300,11 +157,10 @@ def test_the_text_output_has_the_rows_and_how_many_may_be_wrong(attentune, tiny,
     assert re.search(
         r"Where out-of-fold predictions are most certain \(2[45] rows\), \d+\.\d % have another label", out
     )
-    assert " of 121 rows to check, the least probable label first:\n" in out
+    assert " of 120 rows to check, the least probable label first:\n" in out
     assert "more; --output_file errors.csv writes all of them" in out
-    assert "1 pair of nearly equal texts with other labels" in out
     errors = tmp_path / "errors.csv"
     flags = ("--count", 3, "--max_length", 24, "--model_name_or_path", tiny("bert", hidden=64))
     status, out, _ = attentune("doctor", reviews, "--labels", *flags, "--output_file", errors)
     assert (status, "writes all of them" in out) == (0, False)
-    assert f"more; all are in {errors}.\n  Fill in the column mark of {errors} (fix, remove or keep)" in out
+    assert f"more; all are in {errors}.\n" in out

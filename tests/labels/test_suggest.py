@@ -1,18 +1,17 @@
-"""Which texts to label next: the formulas against plain loops, and each kind of run."""
+"""Which texts to label next, by each kind of run."""
 
 import csv
 import io
 import json
-import math
 
 import numpy as np
 import pytest
 
-from attentune.baselines.registry import load_run, make_baseline
+from attentune.baselines.registry import make_baseline
 from attentune.config import ModelConfig
 from attentune.errors import ConfigError
 from attentune.inference.predictor import Predictor, predict_rows
-from attentune.labels.suggest import badge, disagreement, last_features, margins, suggest_texts
+from attentune.labels.suggest import margins, suggest_texts
 from attentune.metrics.metrics import probabilities_of
 from attentune.seeding import numpy_generator
 from helpers.tiny_models import rows_of
@@ -21,44 +20,16 @@ from helpers.tiny_runs import SPACES, saved_ensemble, saved_model
 TEXTS = ["a fine film", "a dull story", "we saw it in town", "a fine film", "so very bad", "the train leaves"]
 
 
-def random_shares(rows: int, classes: int = 3, *key: int) -> np.ndarray:
-    shares_NC = numpy_generator("suggest test", *key).random((rows, classes)) ** 3
+def random_shares(rows: int, classes: int = 3) -> np.ndarray:
+    shares_NC = numpy_generator("suggest test").random((rows, classes)) ** 3
     return shares_NC / shares_NC.sum(axis=1, keepdims=True)
 
 
-def test_margins_and_disagreement_are_their_formulas():
-    by_model, weights = np.stack([random_shares(6, 3, seed) for seed in (1, 2)]), [3.0, 1.0]
-    first = by_model[0]
-    for row, margin in enumerate(margins(first)):
-        highest, second = sorted(first[row], reverse=True)[:2]
+def test_margins_are_the_highest_probability_minus_the_second():
+    shares_NC = random_shares(6)
+    for row, margin in enumerate(margins(shares_NC)):
+        highest, second = sorted(shares_NC[row], reverse=True)[:2]
         assert margin == pytest.approx(highest - second)
-    for row, value in enumerate(disagreement(by_model, weights)):
-        mean = [0.75 * by_model[0, row, c] + 0.25 * by_model[1, row, c] for c in range(3)]
-        parts = [sum(p * math.log(p / m) for p, m in zip(own[row], mean, strict=True)) for own in by_model]
-        assert value == pytest.approx(0.75 * parts[0] + 0.25 * parts[1])  # the mean divergence from the mean
-    assert disagreement(np.stack([first, first]), weights) == pytest.approx(np.zeros(6), abs=1e-12)
-
-
-def test_badge_is_k_means_plus_plus_on_gradient_embeddings():
-    shares_NC = random_shares(40)
-    features_NF = numpy_generator("features").normal(size=(40, 5)).astype(np.float32)
-    embedded = []
-    for row in range(40):
-        error = shares_NC[row].copy()
-        error[error.argmax()] -= 1.0
-        embedded.append(np.outer(error, features_NF[row]).ravel())
-    generator = numpy_generator("a draw")
-    chosen = [max(range(40), key=lambda row: np.linalg.norm(embedded[row]))]
-    while len(chosen) < 7:
-        squares = [min(float(((embedded[row] - embedded[one]) ** 2).sum()) for one in chosen) for row in range(40)]
-        squares = [0.0 if row in chosen else square for row, square in enumerate(squares)]
-        chosen.append(int(generator.choice(40, p=np.array(squares) / sum(squares))))
-    assert badge(shares_NC, features_NF, 7, numpy_generator("a draw")).tolist() == chosen
-
-
-def test_badge_takes_each_row_once_also_if_all_are_alike():
-    shares_NC, features_NF = np.full((4, 2), 0.5), np.ones((4, 3), np.float32)
-    assert sorted(badge(shares_NC, features_NF, 9, numpy_generator("x")).tolist()) == [0, 1, 2, 3]
 
 
 @pytest.fixture(scope="module")
@@ -89,47 +60,9 @@ def test_the_least_certain_text_comes_first_and_equal_texts_once(folders, kind):
     assert len(suggest_texts(saved, rows, count=2)) == 2
 
 
-def test_badge_uses_what_the_last_layer_is_applied_to(folders):
-    rows = rows_of(TEXTS)
-    for kind in ("model", "frozen-linear"):
-        saved = Predictor.load(folders[kind])
-        features_NF = last_features(saved, rows)
-        if kind == "model":
-            linear = saved.model.classifier
-            logits_NC = features_NF @ linear.weight.detach().numpy().T + linear.bias.detach().numpy()
-            np.testing.assert_allclose(logits_NC, predict_rows(saved, rows), atol=1e-4)
-        else:
-            np.testing.assert_array_equal(features_NF, load_run(folders[kind]).baseline.frozen.features(rows))
-        found = suggest_texts(saved, rows, count=3, strategy="badge", seed=5)
-        assert len({one.row for one in found}) == 3
-        assert found == suggest_texts(saved, rows, count=3, strategy="badge", seed=5)
-
-
-def test_disagreement_compares_the_models_of_an_ensemble(folders):
-    saved, rows = Predictor.load(folders["ensemble"]), rows_of(TEXTS)
-    found = suggest_texts(saved, rows, count=3, strategy="disagreement")
-    parts = list(saved.weighted_runs())
-    by_model = np.stack([probabilities_of(predict_rows(run, rows), saved.label_space) for _, run in parts])
-    expected = disagreement(by_model, [weight for weight, _ in parts])
-    assert found[0].disagreement == pytest.approx(expected.max(), abs=1e-6)
-    assert found[0].disagreement >= found[1].disagreement >= found[2].disagreement > 0
-
-
-REFUSALS = {
-    ("regression", "margin"): "expected a run that predicts one class a row",
-    ("model", "disagreement"): "Use margin or badge, or make an ensemble with attentune auto.",
-    ("tfidf-linear", "disagreement"): "(tfidf-linear baseline). Use margin, or make an ensemble with attentune auto.",
-    ("ensemble", "badge"): "needs the last layer of one neural model, which",
-    ("tfidf-linear", "badge"): "(tfidf-linear baseline). Use margin.",
-    ("model", "margn"): "got 'margn', expected one of margin, badge, disagreement. Did you mean 'margin'?",
-}
-
-
-@pytest.mark.parametrize(("kind", "strategy"), REFUSALS)
-def test_what_does_not_work_is_refused(folders, kind, strategy):
-    with pytest.raises(ConfigError) as error:
-        suggest_texts(Predictor.load(folders[kind]), rows_of(TEXTS), count=2, strategy=strategy)
-    assert REFUSALS[kind, strategy] in str(error.value)
+def test_runs_that_do_not_predict_one_class_are_refused(folders):
+    with pytest.raises(ConfigError, match="expected a run that predicts one class a row"):
+        suggest_texts(Predictor.load(folders["regression"]), rows_of(TEXTS), count=2)
 
 
 def test_the_command_writes_rows_to_fill_in(attentune, folders, tmp_path):

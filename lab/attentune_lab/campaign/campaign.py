@@ -33,7 +33,6 @@ from typing import Any
 import numpy as np
 
 from attentune.config.schema import BASELINE_NAMES
-from attentune.io.files import read_gzip
 from attentune.nn.compiled.native import processor_name
 
 TASKS = ("cola", "rte", "mrpc", "stsb", "sst2", "sst5")
@@ -127,7 +126,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def packed_runs(folder: Path) -> list[dict[str, Any]]:
     file = folder / "runs.jsonl.gz"
-    return [json.loads(line) for line in read_gzip(file).splitlines()] if file.is_file() else []
+    return [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()] if file.is_file() else []
 
 
 def pack(output_dir: Path, folder: Path) -> int:

@@ -19,7 +19,7 @@ from attentune.cli.flags import (
     whole_number,
 )
 from attentune.cli.inputs import check_files_of_rows, check_output_folder, executor_options, tell, texts_of_run
-from attentune.cli.output import csv_text, number, short, stopped, table
+from attentune.cli.output import number, short, stopped, table
 from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError
 
@@ -310,7 +310,7 @@ def _changed_lines(result: Any, place: int, changed: Any, texts: Mapping[str, st
 
 def _write_changed(path: str, result: Any, texts: Mapping[str, str]) -> None:
     """Write the rows on which the runs disagree with the first."""
-    from attentune.io.files import write_text
+    from attentune.io.files import csv_text, write_text
 
     lines = [["id", *(["text"] if texts else []), "label", *(f"prediction of {run.name}" for run in result.runs)]]
     for row in _changed_rows(result):

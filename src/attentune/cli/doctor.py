@@ -29,20 +29,15 @@ wrong labels.
 --labels  look for training rows with wrong labels (needs cleanlab)
 --run RUN  with --labels: a run of attentune auto on these rows, instead of a linear model
 --count N>=0  with --labels: how many rows are shown, with words (20 if not given)
---fix FILE  write a copy of the rows, corrected by the marks in this file
---output_file FILE  with --labels: write all rows to check; with --fix: the corrected copy
+--output_file FILE  with --labels: write all rows to check
 
 examples:
   attentune doctor --task rte --data_dir glue_data
   attentune doctor --train_file train.csv --validation_file dev.csv --text_column text --label_column label
-  attentune doctor train.csv --labels --output_file errors.csv   (the same as a file; fill in its column mark)
-  attentune doctor train.csv --fix marked.csv --output_file corrected.csv
-  attentune doctor --labels --run best                           (by the predictions of a run of attentune auto)
-
-Marks: fix gives a row the label in the column suggested, which may be changed; remove leaves the row out; keep, or
-nothing, changes nothing. The file of the rows itself is never changed."""
-# Rows that get words, if --count does not say it; characters of a text, and pairs of alike texts, that are shown.
-_COUNT, _TEXT_WIDTH, _ALIKE_SHOWN = 20, 60, 5
+  attentune doctor train.csv --labels --output_file errors.csv   (all of them, with file and line)
+  attentune doctor --labels --run best                           (by the predictions of a run of attentune auto)"""
+# Rows that get words, if --count does not say it; characters of a text that are shown.
+_COUNT, _TEXT_WIDTH = 20, 60
 # The gain over the most frequent class, as a share of the possible gain, from which a model has learnt the labels.
 _WEAK = 0.3
 
@@ -56,8 +51,6 @@ def run(arguments: Sequence[str]) -> int:
     count = _COUNT if parsed.count is None else parsed.count
     config = config_from(parsed, problems)
     check_named(parsed)
-    if parsed.fix is not None:
-        return _fix(parsed, config)
     if not parsed.labels:
         check_data(config.data, seed=config.training.seed, allow_doubt=True)
         check_feasible(config)
@@ -109,17 +102,9 @@ def rows_and_lengths(config: Any, *, cut_validation: bool = True) -> tuple[Any, 
 
 
 def _check_flags(parsed: Any, problems: list[str]) -> None:
-    if parsed.fix is not None and parsed.labels:
-        problems.append("--fix: does not go with --labels; first list the rows, then mark them, then fix them.")
-    if parsed.fix is not None and parsed.output_file is None:
-        problems.append("--fix: needs the name of the corrected copy: --output_file corrected.csv")
-    if parsed.fix is not None and parsed.format == "json":
-        problems.append("--format: does not go with --fix, which writes a file.")
-    for flag in ("run", "count"):
+    for flag in ("run", "count", "output_file"):
         if getattr(parsed, flag) is not None and not parsed.labels:
             problems.append(f"--{flag}: goes with --labels.")
-    if parsed.output_file is not None and not parsed.labels and parsed.fix is None:
-        problems.append("--output_file: goes with --labels or --fix.")
 
 
 def _config_of_run(parsed: Any, config: Any) -> Any:
@@ -152,20 +137,8 @@ def _check_labels(parsed: Any, config: Any, data: Any, count: int) -> LabelCheck
     return check
 
 
-def _fix(parsed: Any, config: Any) -> int:
-    from attentune.data.load import load_data
-    from attentune.labels.label_check import count_marks, read_marks, write_corrected
-
-    data = load_data(config.data, seed=config.training.seed, cut_validation=False)
-    rows = _training_rows(data)
-    marks = read_marks(parsed.fix, rows, data.label_space)
-    written = write_corrected(parsed.output_file, marks, rows, data.label_space, config.data)
-    print(f"{count_marks(marks)}; {written:,} rows written to {parsed.output_file}", file=sys.stderr)
-    return 0
-
-
 def _label_lines(check: LabelCheck, shown: int, file: str | None) -> Iterator[str]:
-    """Yield the likely label errors, how many there may be, and nearly equal texts with other labels."""
+    """Yield the likely label errors, and how many there may be."""
     from attentune.automl.folds import share_sentence
 
     yield f"Labels, by {check.source}"
@@ -195,18 +168,8 @@ def _label_lines(check: LabelCheck, shown: int, file: str | None) -> Iterator[st
         yield ""
         yield from (f"  {line}" for line in table(header, rows, right=(0, 3, 4)).splitlines())
     if len(first) < count:
-        how = "--output_file errors.csv writes all of them, to be marked." if file is None else f"all are in {file}."
+        how = "--output_file errors.csv writes all of them." if file is None else f"all are in {file}."
         yield f"\n  and {count - len(first):,} more; {how}"
-    if file is not None and count:
-        yield f"  Fill in the column mark of {file} (fix, remove or keep), and give the file to --fix."
-    if check.alike:
-        number = len(check.alike)
-        yield f"\n  {number:,} pair{'s' * (number != 1)} of nearly equal texts with other labels; their own words in"
-        yield f"  brackets{f', of the first {_ALIKE_SHOWN}' if number > _ALIKE_SHOWN else ''}:"
-    for one in check.alike[:_ALIKE_SHOWN]:
-        for row, label, text, words in zip(one.rows, one.labels, one.texts, one.differences, strict=True):
-            own = f" [{_line(', '.join(words))}]" if words else ""
-            yield f"    row {row} ({_line(label)}): {_line(text, _TEXT_WIDTH)}{own}"
 
 
 def _line(text: str, width: int | None = None) -> str:

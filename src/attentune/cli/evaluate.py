@@ -17,7 +17,7 @@ from attentune.cli.flags import (
     has_flag,
 )
 from attentune.cli.inputs import check_columns, check_named, read_file_rows, tell, tell_cut_texts
-from attentune.cli.output import csv_text, number, progress_lines, short, table
+from attentune.cli.output import number, progress_lines, short, table
 from attentune.config import DataConfig
 from attentune.errors import ConfigError
 
@@ -213,7 +213,7 @@ def _error_lines(one: Any, rows: Any, shown: int) -> Iterator[str]:
 
 def _write_errors(file: Path, found: Mapping[str, Any], data: Any) -> None:
     """Write the wrong rows as CSV."""
-    from attentune.io.files import write_text
+    from attentune.io.files import csv_text, write_text
 
     is_pair = any(data.splits[split].pairs is not None for split in found)
     lines: list[list[Any]] = []

@@ -20,7 +20,6 @@ _READ_BYTES = 4_000_000
 _INPUTS = (
     "file",
     "input_file",
-    "fix",
     "unlabeled_file",
     "out_of_scope_file",
     "data.train_file",

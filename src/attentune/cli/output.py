@@ -1,12 +1,10 @@
 """Plain-text tables, progress lines, and where results go: standard output carries nothing else."""
 
 import contextlib
-import csv
-import io
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -33,13 +31,6 @@ def short(text: str, characters: int = 90) -> str:
     """Return a text as one line, cut to a number of characters."""
     text = " ".join(text.split())
     return text if len(text) <= characters else f"{text[: characters - 3]}..."
-
-
-def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Format rows as CSV."""
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(rows)
-    return buffer.getvalue()
 
 
 def scores_table(scores: Mapping[str, Mapping[str, float | None]]) -> str:

@@ -15,18 +15,13 @@ Choose the texts of a file whose labels would probably help a saved run most.
 RUN  a run folder or checkpoint
 --input_file FILE  a file of texts: .csv .tsv .json .jsonl .parquet ..., or - for standard input
 --count N  how many texts (default: 50)
---strategy NAME  margin, badge or disagreement (default: margin)
---seed N>=0  random seed of badge (default: 0)
 --format csv|json  CSV, or one JSON object a line (default: csv)
 --output_file FILE  write to this file, .csv .tsv or .jsonl (default: standard output)
 
 examples:
   attentune suggest runs/mine --input_file unlabelled.csv --count 50 --output_file next.csv
-  attentune suggest runs/mine --input_file unlabelled.csv --strategy badge --format json
-  attentune suggest best --input_file unlabelled.csv --strategy disagreement      (an ensemble of attentune auto)
 
-strategies: margin (the two most probable classes are nearly equally probable), badge (uncertain texts that differ from
-each other; runs with one neural model, and frozen-linear), disagreement (the models of an ensemble disagree).
+Texts whose two most probable classes are nearly equally probable are chosen first, for a person to label.
 The output has an empty column label to fill in; append its rows to those that you train on."""
 _COLUMNS = ("text_column", "text_pair_column", "id_column")
 _DATA = tuple(f"data.{name}" for name in (*_COLUMNS, "delimiter", "encoding", "sheet", "file_format", "header"))
@@ -51,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
         check_ending(parsed.output_file)
     saved = Predictor.load(parsed.run)
     rows = read_file_rows(parsed.input_file, data, saved)
-    chosen = suggest_texts(saved, rows, count=parsed.count, strategy=parsed.strategy, seed=parsed.seed)
+    chosen = suggest_texts(saved, rows, count=parsed.count)
     names, lines = _lines(chosen)
     if parsed.output_file is not None:
         write_rows(parsed.output_file, names, lines)
@@ -67,7 +62,5 @@ def _lines(chosen: Sequence[Any]) -> tuple[list[str], list[dict[str, Any]]]:
     for one in chosen:
         pair = {} if one.pair is None else {"text_pair": one.pair}
         facts = {name: getattr(one, name) for name in ("prediction", "probability", "margin")}
-        if one.disagreement is not None:
-            facts["disagreement"] = one.disagreement
         lines.append({"row": one.row, "id": one.id, "text": one.text, **pair, "label": "", **facts})
     return list(lines[0]) if lines else [], lines

@@ -385,7 +385,7 @@ class DataConfig:
     )
     dataset_config_name: str | None = setting(None, "the configuration of that data set")
     train_file: str | None = setting(
-        None, "your training rows: .csv .tsv .json .jsonl .parquet, also with .gz; .feather .xlsx .xls .ods"
+        None, "your training rows: .csv .tsv .json .jsonl, also with .gz; .parquet .xlsx .xls .ods"
     )
     validation_file: str | None = setting(None, "your validation rows (a part of train_file is split off if not given)")
     test_file: str | None = setting(None, "your test rows")

@@ -1,6 +1,5 @@
-"""Readers of Parquet, Feather and spreadsheets, with size limits: a few kilobytes can unpack to terabytes."""
+"""Readers of Parquet and spreadsheets, with size limits: a few kilobytes can unpack to terabytes."""
 
-import contextlib
 import json
 import math
 import os
@@ -28,45 +27,25 @@ def parse_parquet(
     keep: Collection[str] | None,
     limit: ChunkLimit = WHOLE,
     *,
-    packed_bytes: int,
+    file_bytes: int,
     max_bytes: float = math.inf,
-    rows: tuple[int, float] = (0, math.inf),
 ) -> Iterator[Table]:
-    """Parse the rows from the first to the end of `rows`, one table a chunk; only their row groups are read."""
-    with _whole_file(path):
+    """Parse the rows of a path or an open file, one table a chunk; only the columns in `keep` are read."""
+    require_extra("parquet", "pyarrow", what=str(path))
+    import pyarrow as pa
+
+    try:
         file = _opened(source, path, keep)
         names = tuple(file.schema_arrow.names)
         selected = [name for name in names if keep is None or name in keep]
-        total, done = file.metadata.num_rows, rows[0]
-        if total * len(selected) * _CELL_BYTES > max_bytes:
+        if file.metadata.num_rows * len(selected) * _CELL_BYTES > max_bytes:
             raise _too_large(path, max_bytes)
 
         def table(cells: list[tuple[Any, ...]], first_row: int) -> Table:
             columns = dict(zip(selected, zip(*cells, strict=True), strict=True)) if selected else {}
             return Table(str(path), names, columns, len(cells), first_row=first_row)
 
-        found = _parquet_rows(file, path, selected, packed_bytes, max_bytes, rows)
-        for made in in_chunks(found, limit, table, first_row=rows[0]):
-            done += len(made)
-            yield made
-    if done != min(total, rows[1]):
-        raise DataError("not a whole Parquet file (its parts differ in their rows). Write it again.", path=path)
-
-
-def scan_parquet(source: Any, path: str) -> tuple[tuple[str, ...], int]:
-    """Return the names of the columns and the number of rows."""
-    with _whole_file(path):
-        file = _opened(source, path, ())
-        return tuple(file.schema_arrow.names), file.metadata.num_rows
-
-
-@contextlib.contextmanager
-def _whole_file(path: str | Path) -> Iterator[None]:
-    require_extra("parquet", "pyarrow", what=str(path))
-    import pyarrow as pa
-
-    try:
-        yield
+        yield from in_chunks(_parquet_rows(file, path, selected, file_bytes, max_bytes), limit, table)
     except (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"not a whole Parquet file ({reason}). Write it again.", path=path) from error
@@ -81,11 +60,7 @@ def _opened(source: Any, path: str | Path, keep: Collection[str] | None) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    def reader(texts: list[str]) -> Any:
-        whole = pa.BufferReader(source) if isinstance(source, bytes) else source
-        return pq.ParquetFile(whole, read_dictionary=texts)
-
-    file = reader([])
+    file = pq.ParquetFile(source)
     names = file.schema_arrow.names
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -95,18 +70,16 @@ def _opened(source: Any, path: str | Path, keep: Collection[str] | None) -> Any:
     if file.metadata.num_rows == 0:
         raise DataError("holds columns but no rows. Add rows.", path=path)
     kinds = {field.name: field.type for field in file.schema_arrow if keep is None or field.name in keep}
-    return reader([name for name, kind in kinds.items() if pa.types.is_string(kind) or pa.types.is_large_string(kind)])
+    texts = [name for name, kind in kinds.items() if pa.types.is_string(kind) or pa.types.is_large_string(kind)]
+    return pq.ParquetFile(source, read_dictionary=texts)
 
 
 def _parquet_rows(
-    file: Any, path: str | Path, selected: list[str], packed_bytes: int, max_bytes: float, rows: tuple[int, float]
+    file: Any, path: str | Path, selected: list[str], file_bytes: int, max_bytes: float
 ) -> Iterator[tuple[tuple[Any, ...], int]]:
-    unpacked, start = 0, 0
+    unpacked = 0
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
-        place, start = start, start + group.num_rows
-        if start <= rows[0] or place >= rows[1]:
-            continue
         size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(group.total_byte_size // max(group.num_rows, 1), 1)))
         for batch in file.iter_batches(batch_size=size, row_groups=[number], columns=selected):
             batch.validate(full=True)
@@ -115,12 +88,10 @@ def _parquet_rows(
             unpacked += sum(map(sum, sizes))
             if unpacked > max_bytes:
                 raise _too_large(path, max_bytes)
-            check_ratio(unpacked, packed_bytes, path)
+            check_ratio(unpacked, file_bytes, path)
             records = zip(*columns, strict=True) if columns else ((),) * batch.num_rows
-            for row, cells in enumerate(records, start=place):
-                if rows[0] <= row < rows[1]:
-                    yield cells, sum(lengths[row - place] for lengths in sizes)
-            place += batch.num_rows
+            for row, cells in enumerate(records):
+                yield cells, sum(lengths[row] for lengths in sizes)
 
 
 def _cells(array: Any) -> list[Any]:
@@ -133,44 +104,13 @@ def _cells(array: Any) -> list[Any]:
     return [as_cell(value) for value in array.to_pylist()]
 
 
-def parse_feather(path: Path, keep: Collection[str] | None = None) -> Table:
-    """Parse a Feather (version 2) or Arrow file."""
-    require_extra("parquet", "pyarrow", what=str(path))
-    import pyarrow as pa
-
-    try:
-        with pa.OSFile(str(path)) as file:
-            reader = pa.ipc.open_file(file)
-            names: Sequence[str] = reader.schema.names
-            batches, unpacked = [], 0
-            for number in range(reader.num_record_batches):
-                batches.append(reader.get_batch(number))
-                batches[-1].validate(full=True)  # wrong offsets would end the process
-                unpacked += batches[-1].nbytes
-                check_ratio(unpacked, path.stat().st_size, path)
-            arrow = pa.Table.from_batches(batches, reader.schema)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(
-            f"not a whole Feather file ({str(error).splitlines()[0][:200]}). Write it again.", path=path
-        ) from error
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise DataError(f"the columns {', '.join(repeated)} occur more than once. Rename them.", path=path)
-    if not arrow.num_rows:
-        raise DataError("has no rows. Add rows.", path=path)
-    selected = [name for name in names if keep is None or name in keep]
-    columns = {name: _cells(arrow.column(name).combine_chunks()) for name in selected}
-    return Table(str(path), tuple(names), columns, arrow.num_rows)
-
-
 SPREADSHEETS = (".xlsx", ".xls", ".xlsb", ".ods")
-FEATHER = (".feather", ".arrow")
 # The most time that reading a spreadsheet may take.
 _SECONDS = 600.0
 _ENDED = "reading it ends at once or takes all memory: it is damaged, or has a cell far from the others"
 
 
-def parse_spreadsheet(path: Path, keep: Collection[str] | None = None, options: FileOptions = FOUND) -> Table:
+def parse_spreadsheet(path: Path, options: FileOptions = FOUND) -> Table:
     """Parse a sheet of a spreadsheet: numbers as they are shown without a format, dates in ISO 8601."""
     with path.open("rb") as file:
         check_no_page(file.read(SNIFFED_BYTES), path)
@@ -189,7 +129,7 @@ def parse_spreadsheet(path: Path, keep: Collection[str] | None = None, options: 
     is_guess = sheet is None and len(filled) > 1
     note = f"{path}: the sheet {name!r} is read, of {', '.join(map(repr, filled))}; --sheet names another."
     notes = (note,) if is_guess else ()
-    return _table(sheets[name], path, keep, notes, options)
+    return _table(sheets[name], path, notes, options)
 
 
 def _likely(sheets: Mapping[str, list[list[str]]], filled: Sequence[str], columns: Collection[str]) -> str:
@@ -202,9 +142,7 @@ def _likely(sheets: Mapping[str, list[list[str]]], filled: Sequence[str], column
     return (wanted or [name for name in with_text if lower[name] & {*LABELS}] or with_text or filled)[0]
 
 
-def _table(
-    rows: list[list[str]], path: Path, keep: Collection[str] | None, notes: tuple[str, ...], options: FileOptions
-) -> Table:
+def _table(rows: list[list[str]], path: Path, notes: tuple[str, ...], options: FileOptions) -> Table:
     while not any(rows[-1]):
         rows.pop()
     top = next(number for number, row in enumerate(rows) if any(row))
@@ -218,7 +156,7 @@ def _table(
     for line, row in enumerate(body, start=first):
         if not any(row):
             raise DataError("an empty row between rows, expected a row. Delete it.", path=path, line=line)
-    places = {name: place for place, name in enumerate(header) if name and (keep is None or name in keep)}
+    places = {name: place for place, name in enumerate(header) if name}
     columns = {name: tuple(row[place] for row in body) for name, place in places.items()}
     lines = tuple(range(first, first + len(body)))
     names = tuple(filter(None, header))

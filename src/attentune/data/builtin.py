@@ -1,6 +1,5 @@
 """Built-in tasks: their specifications (`builtin_tasks/*.yaml`), and loading them from their published files."""
 
-import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -12,11 +11,12 @@ from typing import Any
 
 import yaml
 
+from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.columns import Columns, read_rows
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.files import read_delimited
-from attentune.data.labels import LabelReader, check_same_labels, decide_task_type, map_labels, parse_number
+from attentune.data.labels import LabelReader, check_same_labels, decide_task_type, parse_number
 from attentune.data.tables import IDS, Table
 from attentune.data.text_files import Dialect
 from attentune.errors import ConfigError, DataError
@@ -69,9 +69,8 @@ def load_spec(name: str) -> TaskSpec:
     names = _spellings()
     if _plain(name) in names:
         return _all_specs()[names[_plain(name)]]
-    near = dict.fromkeys(names[word] for word in difflib.get_close_matches(_plain(name), names, n=3, cutoff=0.6))
-    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    raise ConfigError(f"data.task: there is no task {name!r}.{hint} Known tasks: {', '.join(spec_names())}.")
+    near, known = did_you_mean(name, spec_names()), ", ".join(spec_names())
+    raise ConfigError(f"data.task: there is no task {name!r}.{near} Known tasks: {known}.")
 
 
 def _plain(name: str) -> str:
@@ -124,21 +123,20 @@ def load_builtin(config: DataConfig, splits: Sequence[str] | None, label_space: 
     """Read the splits of a built-in task from `config.data_dir` or the folder named by ATTENTUNE_DATA."""
     spec = load_spec(config.task or "")
     task_type, note = decide_task_type(config, spec.task_type)
-    space = _spec_space(spec, task_type)
+    own_space = _spec_space(spec, task_type)
+    space = label_space or own_space
     root = _root(config, spec)
-    if label_space is not None:
-        check_same_labels(space, label_space, str(root))
+    check_same_labels(own_space, space, str(root))
     paths = _find_files(spec, root, _wanted(spec, splits))
     reader = label_reader(spec, space)
     rows: dict[str, TextRows] = {}
     notes = [note]
     for name, path in paths.items():
-        read, split_notes = _read_split(spec, name, path, reader)
-        rows[name] = read if label_space is None else map_labels(read, space, label_space)
+        rows[name], split_notes = _read_split(spec, name, path, reader)
         notes += split_notes
     keeps_type = (task_type == "regression") == (spec.task_type == "regression")
     metrics = spec.metrics if keeps_type else DEFAULT_METRICS[task_type]
-    return TaskData(spec.name, label_space or space, metrics, rows, tuple(notes))
+    return TaskData(spec.name, space, metrics, rows, tuple(notes))
 
 
 def label_reader(

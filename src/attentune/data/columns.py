@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -179,7 +178,9 @@ def choose_columns(
     check_extra(columns, names, source)
     cure = "If that is wrong, give --text_column or --label_column."
     held = f"Columns chosen by what they hold: {', '.join(by_content)}. {cure}" if by_content else None
-    notes = (_names_note(columns, by_name, names, config), held, note)
+    # Without labels a trained run reads the rows; what it reads is told by `columns_notes`.
+    named = _names_note(columns, by_name, names, config) if want_label else None
+    notes = (named, held, note)
     return columns, tuple(one for one in notes if one is not None)
 
 
@@ -328,9 +329,8 @@ def read_rows(
     if used is not table:
         ids = tuple(ids[row] for row in kept)
     pairs = None if columns.pair is None else used.texts(columns.pair)
-    dates = date_columns(used, but=(*columns.texts, *columns.labels))
     texts, (extra, told) = used.texts(columns.text), read_extra_columns(used, columns.extra)
-    rows = TextRows(ids, texts, pairs, labels, used.source, used.lines, targets=targets, dates=dates, extra=extra)
+    rows = TextRows(ids, texts, pairs, labels, used.source, used.lines, targets=targets, extra=extra)
     return rows, [*notes, *told.values()]
 
 
@@ -407,17 +407,6 @@ def _plain_cells(table: Table, name: str) -> tuple[str, ...]:
     return tuple(cell.removesuffix(".0") if parse_number(cell) is not None else cell for cell in cells)
 
 
-def date_columns(table: Table, but: Collection[str | None]) -> dict[str, tuple[Any, ...]]:
-    """Return the columns that are dates by their names or first cells, except some."""
-    found = {}
-    for name in (name for name in table.columns if name not in but):
-        first = list(islice(filter(None, table.columns[name]), _DATES_TRIED))
-        has_name = no_content(name) == "a date" and any(any(map(str.isdigit, str(cell))) for cell in first)
-        if has_name or (first and all(_is_date(cell) for cell in first)):
-            found[name] = tuple(table.columns[name])
-    return found
-
-
 def _is_date(cell: Any) -> bool:
     """Whether a cell is a date; a year alone may be any number."""
     if isinstance(cell, str):
@@ -425,8 +414,6 @@ def _is_date(cell: Any) -> bool:
     return isinstance(cell, datetime.date)
 
 
-# Cells that are tried before a column is taken for one of dates.
-_DATES_TRIED = 50
 # Rows that are looked at; with fewer than the second number nothing is guessed.
 _ROWS, _FEWEST_ROWS = 10_000, 10
 # Texts: nearly all differ, and have some words (or, in writing without spaces, characters).

@@ -48,7 +48,7 @@ def some_names(names: Sequence[str], rarest: tuple[str, int] | None = None) -> s
 class LabelSpace:
     """What a model predicts."""
 
-    task_type: str  # "classification", "regression", "ordinal"
+    task_type: str  # "classification", "regression", "ordinal" or "multi_label"
     names: tuple[str, ...] = ()  # the classes in the order of their ids; empty for regression
     # "argmax", the most likely class, or, for ordinal tasks, "expected-value", the class nearest to the expected class
     # number.
@@ -128,7 +128,6 @@ class TextRows:
     sources: tuple[str, ...] | None = None  # the source of each row; None if it is `source` for all
     targets: np.ndarray | None = None  # (N, C) float64, what training compares predictions with instead of the labels
     kept: tuple[tuple[str, ...], ...] = ()  # the cells of further columns of the file, which are only copied, as texts
-    dates: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # the cells of the columns of dates, by name
     # The columns beside the text, by name: categories as texts, "" if missing, or numbers as (N,) float64, else NaN.
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -165,8 +164,8 @@ class TextRows:
 
         names = ("ids", "texts", "pairs", "labels", "lines", "weights", "sources", "targets")
         columns: dict[str, Any] = {name: pick(getattr(self, name)) for name in names}
-        dates, extra = ({name: pick(cells) for name, cells in part.items()} for part in (self.dates, self.extra))
-        return replace(self, **columns, kept=tuple(map(pick, self.kept)), dates=dates, extra=extra)
+        extra = {name: pick(cells) for name, cells in self.extra.items()}
+        return replace(self, **columns, kept=tuple(map(pick, self.kept)), extra=extra)
 
     def fingerprint(self) -> str:
         """Return a SHA-256 of ids, texts, labels, weights, targets and columns; it does not depend on the file."""

@@ -3,10 +3,8 @@
 import contextlib
 import difflib
 import functools
-import importlib.util
 import math
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -34,12 +32,11 @@ _CUT_SHARE, _CONFLICT_SHARE, _IMBALANCE_SHARE, _SMALL_GAP = 0.05, 0.001, 0.8, 0.
 _ALIKE, _FEWEST_LETTERS, _RARE_SHARE, _MOST_NAMES = 0.85, 5, 0.1, 2000
 # A difference from train is shown if chance makes it once in a thousand comparisons and it is at least this large: in
 # points of a label's share, in standard deviations of the scores, as a ratio of median lengths, in points of unseen
-# words above what a tenth of train has, in points of the rows up to a date.
-_P, _LEAST_SHARE, _LEAST_SCORE, _LEAST_RATIO, _LEAST_UNSEEN, _LEAST_EARLIER = 0.001, 0.05, 0.2, 1.25, 0.05, 0.1
+# words above what a tenth of train has.
+_P, _LEAST_SHARE, _LEAST_SCORE, _LEAST_RATIO, _LEAST_UNSEEN = 0.001, 0.05, 0.2, 1.25, 0.05
 _FEWEST_ROWS, _MOST_ROWS = 20, 5000
 _WORD = re.compile(r"\w+")
 _JOINT = re.compile(r"(?<=[^\W\d_])[\s_./-]+(?=[^\W\d_])")
-_LEAST_DATES = 0.95
 # Texts that are looked at for their language, with so many letters. Of English data sets 0.83 and more are recognised.
 _TEXTS, _FEWEST, _LETTERS, _ENGLISH_SHARE = 200, 10, 12, 0.5
 
@@ -555,50 +552,6 @@ def _vocabulary_shift(split: _Split) -> _Found:
         yield "warning", message, _SHIFT_CURE, ()
 
 
-def _time_shift(split: _Split) -> _Found:
-    from scipy.stats import ks_2samp
-
-    train = {} if split.train is None else split.train.dates
-    columns = [name for name in split.rows.dates if name in train]
-    dated = ((name, _read_dates(split.rows.dates[name], train[name])) for name in columns)
-    column, dates = next(((name, dates) for name, dates in dated if all(map(len, dates))), ("", ()))
-    if not dates:
-        return
-    # Numbers; a few rows suffice where no dates are shared.
-    test = ks_2samp(*(part.astype(np.int64) for part in dates))
-    if test.pvalue < _P and test.statistic >= _LEAST_EARLIER:
-        unit: Any = "Y" if all((part == part.astype("datetime64[Y]")).all() for part in dates) else "M"
-        here, there = ([np.datetime_as_string(end, unit) for end in (part.min(), part.max())] for part in dates)
-        message = f"the texts are from {here[0]} to {here[1]}, those of train from {there[0]} to {there[1]}"
-        cure = (
-            "Subjects and words change with time: a score there holds for texts of that time. If the model will see"
-            " later texts, test on the latest and train on all others; if not, draw both from the same time."
-        )
-        yield "warning", f"{message} (column {column!r}).", cure, ()
-
-
-def _read_dates(*columns: Sequence[Any]) -> list[np.ndarray]:
-    """Return the dates of columns that are written alike as datetime64[s]; none if they may be read twofold."""
-    if importlib.util.find_spec("pandas") is None:
-        return []
-    import pandas as pd
-
-    cells = [[cell for cell in column if cell is not None and cell != ""] for column in columns]
-    texts = pd.Series([str(cell) for column in cells for cell in column], dtype=object)
-    numbers = pd.to_numeric(texts, errors="coerce")
-    if numbers.notna().all() and (numbers > 9999).all():  # seconds or milliseconds since 1970
-        ways = [pd.to_datetime(numbers, unit="ms" if (numbers > 1e11).all() else "s", errors="coerce", utc=True)]
-    else:
-        options: list[dict[str, Any]] = [{"format": "ISO8601"}, {"dayfirst": True}, {"dayfirst": False}]
-        with warnings.catch_warnings(action="ignore"):  # on dates of several forms
-            ways = [pd.to_datetime(texts, errors="coerce", utc=True, **option) for option in options]
-    whole = [way for way in ways if way.notna().mean() >= _LEAST_DATES]
-    if not whole or (whole[0] is not ways[0] and not whole[0].equals(whole[-1])):
-        return []
-    dates = np.split(whole[0].dt.tz_localize(None).to_numpy().astype("datetime64[s]"), [len(cells[0])])
-    return [part[~np.isnat(part)] for part in dates]
-
-
 def _small(split: _Split) -> _Found:
     if split.name == "train" or split.labels is None or split.space.is_multilabel:
         return
@@ -635,7 +588,6 @@ CHECKS: dict[str, Callable[[_Split], _Found]] = {
     "label-shift": _label_shift,
     "length-shift": _length_shift,
     "vocabulary-shift": _vocabulary_shift,
-    "time-shift": _time_shift,
     "imbalance": _imbalance,
     "small": _small,
     "duplicates": _duplicates,

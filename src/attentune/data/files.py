@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attentune.data.binary_files import FEATHER, SPREADSHEETS, parse_feather, parse_parquet, parse_spreadsheet
+from attentune.data.binary_files import SPREADSHEETS, parse_parquet, parse_spreadsheet
 from attentune.data.tables import CHUNK, CONVENTIONAL, WHOLE, ChunkLimit, Table
 from attentune.data.text_files import parse_delimited, parse_json, parse_json_lines, parse_plain_lines
 from attentune.data.text_formats import (
@@ -39,10 +39,14 @@ from attentune.data.text_formats import (
 from attentune.errors import DataError
 
 PLAIN, PARQUET = ".txt", ".parquet"
-# Files that are read row by row, and as a whole.
-EXTENSIONS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
-WHOLE_FILES = (*FEATHER, *SPREADSHEETS)
-_EXPORT = dict.fromkeys((".db", ".sqlite", ".sqlite3"), " (sqlite3 FILE -header -csv 'SELECT * FROM TABLE' > rows.csv)")
+# Text files, which may be gzipped, and Parquet; further kinds are spreadsheets.
+_TEXT_FILES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+EXTENSIONS = (*_TEXT_FILES, PARQUET)
+ENDINGS = (*EXTENSIONS, *(f"{ending}.gz" for ending in _TEXT_FILES))
+_EXPORT = {
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "sqlite3 FILE -header -csv 'SELECT * FROM TABLE' > rows.csv"),
+    **dict.fromkeys((".feather", ".arrow"), "in Python: pandas.read_feather('FILE').to_parquet('rows.parquet')"),
+}
 # The path of standard input, and what messages call it.
 STANDARD_INPUT, NAME = "-", "standard input"
 _CALLED = {".csv": "CSV", ".json": "JSON", ".jsonl": "JSON lines", PLAIN: "plain text, one text a line"}
@@ -51,15 +55,9 @@ _LINES = 50
 _JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[{\]])")
 
 
-def read_table(
-    path: str | Path,
-    *,
-    keep: Collection[str] | None = None,
-    max_bytes: int = MAX_BYTES,
-    options: FileOptions = FOUND,
-) -> Table:
+def read_table(path: str | Path, *, options: FileOptions = FOUND) -> Table:
     """Read a file, "-" (standard input, whose format is found), or a folder of folders with .txt files, as a whole."""
-    (table,) = read_chunks(path, keep=keep, max_bytes=max_bytes, limit=WHOLE, options=options)
+    (table,) = read_chunks(path, limit=WHOLE, options=options)
     return table
 
 
@@ -67,13 +65,13 @@ def read_chunks(
     path: str | Path,
     *,
     keep: Collection[str] | None = None,
-    max_bytes: int | None = None,
     limit: ChunkLimit = CHUNK,
     options: FileOptions = FOUND,
 ) -> Iterator[Table]:
     """Read a file as `read_table` does, in chunks of consecutive rows, with one in memory at a time.
 
-    Files that are not read row by row are one chunk. A chunk of a .jsonl file has only the columns of its rows.
+    Files that are not read row by row are one chunk. A chunk of a .jsonl file has only the columns of its rows. Of
+    delimited files and Parquet only the columns in `keep` are read.
     """
     name: str | Path = NAME
     if is_standard_input(path):
@@ -81,47 +79,54 @@ def read_chunks(
         with path.open("rb") as file:
             is_packed = file.read(2) == b"\x1f\x8b"
         kind = None if options.file_format is None else f".{options.file_format}"
-        max_bytes = MAX_BYTES if max_bytes is None else max_bytes
     elif is_class_folder(Path(path).expanduser()):
-        yield parse_class_folder(Path(path).expanduser(), keep, max_bytes or MAX_BYTES)
+        yield parse_class_folder(Path(path).expanduser())
         return
     else:
         path = name = check_file(path)
         is_packed = path.suffix.lower() == ".gz"
         kind = kind_of(path, options)
-        if kind in WHOLE_FILES:
-            yield parse_spreadsheet(path, keep, options) if kind in SPREADSHEETS else parse_feather(path, keep)
+        if kind in SPREADSHEETS:
+            yield parse_spreadsheet(path, options)
             return
-    is_held = limit == WHOLE or kind == ".json" or (kind == PARQUET and is_packed)
-    most = max_bytes if max_bytes is not None else MAX_BYTES if is_held else math.inf
+    most = MAX_BYTES if limit == WHOLE or kind in (None, ".json") else math.inf
     with open_bytes(path, name, is_packed=is_packed, max_bytes=most) as stream:
         notes: tuple[str, ...] = ()
         if kind is None:
             kind, notes = guess_format(stream.peek(HEAD_BYTES), name, options)
         if kind == PARQUET:
-            # Parquet is read from its end, so a packed file has to be unpacked first.
-            source, size = stream.read() if is_packed else path, path.stat().st_size
-            tables = parse_parquet(source, name, keep, limit, packed_bytes=size, max_bytes=most)
+            if is_packed:
+                raise packed_parquet(name)
+            tables = parse_parquet(path, name, keep, limit, file_bytes=path.stat().st_size, max_bytes=most)
         else:
             tables = read_stream(stream, name, kind, keep, limit, options)
         for table in tables:
             yield replace(table, notes=(*notes, *table.notes)) if notes else table
 
 
+def packed_parquet(path: str | Path) -> DataError:
+    """Return the error for gzipped Parquet, which would have to be unpacked as a whole."""
+    return DataError("gzipped Parquet is not read, and hardly smaller than plain Parquet. Unpack it.", path=path)
+
+
 def kind_of(path: str | Path, options: FileOptions) -> str:
     """Return the ending of a file's name without .gz, or the given format."""
     name = Path(str(path).lower())
-    kind = name.with_suffix("").suffix if name.suffix == ".gz" else name.suffix
-    if name.suffix in WHOLE_FILES or kind in EXTENSIONS:
-        return kind
-    if options.file_format is None:
-        raise DataError(
-            f"the name ends in {kind or 'nothing known'!r}, expected one of {' '.join(EXTENSIONS)}, also with .gz, or"
-            f" {' '.join(WHOLE_FILES)}. Rename it to what it holds, give --file_format, or convert"
-            f" it{_EXPORT.get(kind, '')}.",
-            path=path,
-        )
-    return f".{options.file_format}"
+    is_packed = name.suffix == ".gz"
+    kind = name.with_suffix("").suffix if is_packed else name.suffix
+    if name.suffix not in SPREADSHEETS and kind not in EXTENSIONS:
+        if options.file_format is None:
+            export = f" ({_EXPORT[kind]})" if kind in _EXPORT else ""
+            raise DataError(
+                f"the name ends in {kind or 'nothing known'!r}, expected one of {' '.join(_TEXT_FILES)}, also with .gz,"
+                f" or {PARQUET} {' '.join(SPREADSHEETS)}. Rename it to what it holds, give --file_format, or convert"
+                f" it{export}.",
+                path=path,
+            )
+        kind = f".{options.file_format}"
+    if kind == PARQUET and is_packed:
+        raise packed_parquet(path)
+    return kind
 
 
 def read_stream(
@@ -129,7 +134,7 @@ def read_stream(
 ) -> Iterator[Table]:
     """Read an open text file, unpacked, of a format given by its ending."""
     if kind == ".json":
-        yield parse_json("".join(text_lines(stream, path)), path, keep)
+        yield parse_json("".join(text_lines(stream, path)), path)
     elif kind in DELIMITERS:
         dialect = find_dialect(stream.peek(HEAD_BYTES), kind, options)
         lines = text_lines(stream, path, encoding=dialect.encoding)
@@ -137,9 +142,9 @@ def read_stream(
             yield replace(table, notes=(*describe(dialect, kind, path, options), *table.notes))
     elif kind == PLAIN:
         encoding = find_encoding(stream.peek(HEAD_BYTES), options.encoding) or "utf-8"
-        yield from parse_plain_lines(text_lines(stream, path, encoding=encoding), path, keep, limit)
+        yield from parse_plain_lines(text_lines(stream, path, encoding=encoding), path, limit)
     else:
-        yield from parse_json_lines(text_lines(stream, path), path, keep, limit)
+        yield from parse_json_lines(text_lines(stream, path), path, limit)
 
 
 def read_delimited(path: str | Path, dialect: Dialect, *, keep: Collection[str] | None = None) -> Table:
@@ -238,7 +243,7 @@ def is_class_folder(path: Path) -> bool:
     return path.is_dir() and any(path.glob("*/*.txt"))
 
 
-def parse_class_folder(path: Path, keep: Collection[str] | None, max_bytes: float) -> Table:
+def parse_class_folder(path: Path) -> Table:
     """Read the .txt files of each folder in a folder, in the order of their names."""
     files = sorted(path.glob("*/*.txt"))
     texts, size, encodings = [], 0, set[str]()
@@ -248,8 +253,8 @@ def parse_class_folder(path: Path, keep: Collection[str] | None, max_bytes: floa
         except OSError as error:
             raise DataError(f"cannot be read: {error.strerror or error}.", path=file) from error
         size += len(content)
-        if size > max_bytes:
-            raise DataError(f"its files hold more than the {max_bytes} bytes that are read. Divide it.", path=path)
+        if size > MAX_BYTES:
+            raise DataError(f"its files hold more than the {MAX_BYTES} bytes that are read. Divide it.", path=path)
         encoding = find_encoding(content) or "utf-8"
         try:
             texts.append(content.decode(encoding).removeprefix("\ufeff").replace("\r\n", "\n").strip())
@@ -266,5 +271,4 @@ def parse_class_folder(path: Path, keep: Collection[str] | None, max_bytes: floa
         "text": tuple(texts),
         "label": tuple(file.parent.name for file in files),
     }
-    kept = {name: cells for name, cells in columns.items() if keep is None or name in keep}
-    return Table(str(path), tuple(columns), kept, len(files), notes=notes)
+    return Table(str(path), tuple(columns), columns, len(files), notes=notes)

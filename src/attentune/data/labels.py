@@ -7,14 +7,14 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
-from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows, shown_label, some_names
+from attentune.data.dataset import SEPARATOR, LabelSpace, shown_label, some_names
 from attentune.data.tables import Table, as_cell, columns_of, quote
 from attentune.errors import ConfigError, DataError, LabelError
 
@@ -646,17 +646,8 @@ class LabelReader:
         return scores
 
 
-def map_labels(rows: TextRows, source: LabelSpace, target: LabelSpace) -> TextRows:
-    """Map the labels of rows from one label space to another: classes by name, scores unchanged."""
-    check_same_labels(source, target, rows.source)
-    if rows.labels is None or source.task_type == "regression" or source.names == target.names:
-        return rows
-    table = np.array([target.label2id[name] for name in source.names], dtype=np.int64)
-    return replace(rows, labels=table[rows.labels])
-
-
 def check_same_labels(source: LabelSpace, target: LabelSpace, where: str) -> None:
-    """Check that labels of one space can be mapped to another."""
+    """Check that another space has the labels of this one, by name."""
     words = {"regression": "scores", "multi_label": "sets of labels"}
     kinds = [words.get(space.task_type, "classes") for space in (source, target)]
     if kinds[0] != kinds[1]:

@@ -522,8 +522,8 @@ def without_broken_rows(table: Table, labels: Sequence[str], *, is_skipped: bool
     kept = table.take([row for row in range(len(table)) if row not in reasons])
     few = ", ".join(f"{line} ({reason})" for line, reason, _ in left_out[:5]) + (", ..." if len(left_out) > 5 else "")
     count_text = "1 row is" if len(left_out) == 1 else f"{len(left_out):,} rows are"
-    where = _written(table, what, left_out)
-    return replace(kept, left_out=()), (f"{table.source}: {count_text} left out, {what} {few}; written to {where}.",)
+    where = f"; written to {_written(table, what, left_out)}" if Path(table.source).is_file() else ""
+    return replace(kept, left_out=()), (f"{table.source}: {count_text} left out, {what} {few}{where}.",)
 
 
 def _repeated(table: Table) -> list[int]:
@@ -626,8 +626,4 @@ def _concatenated(train: TextRows, extra: Sequence[tuple[TextRows, float]]) -> T
         lines=tuple(line for part in lines for line in part or ()) if None not in lines else None,
         weights=None if (weights == 1).all() else weights,
         sources=tuple(rows.source for rows in every for _ in range(len(rows))),
-        dates={
-            name: tuple(cell for rows in every for cell in rows.dates.get(name, (None,) * len(rows)))
-            for name in train.dates
-        },
     )

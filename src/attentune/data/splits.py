@@ -5,7 +5,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -288,47 +287,6 @@ _MOST_WORDS = 100
 Words = frozenset[int]
 
 
-class NearDuplicate(NamedTuple):
-    """Two rows with nearly equal texts and other labels."""
-
-    first: int  # index of the earlier row
-    second: int  # index of the later row
-    similarity: float  # the share of common words in the words of both
-    words: tuple[list[str], list[str]]  # the words, in lower case, that only the first, and only the second row has
-
-
-def near_duplicates(rows: TextRows) -> list[NearDuplicate]:
-    """Find the pairs of labelled rows whose texts differ, but share nearly all words, and whose labels differ.
-
-    Case, punctuation, spaces and the order of words are ignored, and second texts are compared with second texts only.
-    A row is the later one of at most one pair: with the most similar earlier row.
-    """
-    labels = np.zeros(len(rows), np.int64) if rows.labels is None else rows.labels
-    # Equal rows of numbers get equal names, also for several labels per row.
-    names = [str(label.tolist()) for label in labels]
-    texts = list(zip(rows.texts, rows.pairs or ("",) * len(rows), strict=True))
-    vocabulary: dict[tuple[int, str], int] = {}
-    words = [
-        frozenset(
-            vocabulary.setdefault((side, word), len(vocabulary)) for side in (0, 1) for word in _words(pair[side])
-        )
-        for pair in texts
-    ]
-    in_order = [word for _, word in vocabulary]
-    equal: dict[Words, list[int]] = defaultdict(list)
-    found = []
-    for row, others in _candidates(words):
-        own = words[row]
-        candidates = {*others, *equal[own][-_MOST_ROWS:]} if own else ()
-        equal[own].append(row)
-        differing = [other for other in candidates if names[other] != names[row] and texts[other] != texts[row]]
-        best = max(differing, key=lambda other: (_similarity(own, words[other]), -other), default=None)
-        if best is not None and _similarity(own, words[best]) >= ALIKE:
-            first, second = (sorted(in_order[word] for word in part) for part in (words[best] - own, own - words[best]))
-            found.append(NearDuplicate(best, row, _similarity(own, words[best]), (first, second)))
-    return found
-
-
 def near_groups(texts: Sequence[str], *, numbers: bool = False) -> list[int]:
     """Number texts so that nearly equal ones, and what a chain of these connects, have the same number.
 
@@ -377,10 +335,6 @@ def _content(text: str, vocabulary: dict[str, int], numbers: bool) -> Hashable:
     words = found if numbers else [word for word in found if not word.isdigit()]
     words = _counted(words if len(words) >= _FEWEST_WORDS else found)
     return frozenset([vocabulary.setdefault(word, len(vocabulary)) for word in words]) or " ".join(plain.split())
-
-
-def _words(text: str) -> list[str]:
-    return _counted(_WORD.findall(text.casefold()))
 
 
 def _counted(words: list[str]) -> list[str]:

@@ -215,16 +215,12 @@ def _bad_quoting(error: csv.Error, path: str | Path, line: int) -> DataError:
     return DataError(f"the row that begins here {got}. {cure}", path=path, line=line)
 
 
-def parse_plain_lines(
-    lines: Iterable[str], path: str | Path, keep: Collection[str] | None, limit: ChunkLimit
-) -> Iterator[Table]:
+def parse_plain_lines(lines: Iterable[str], path: str | Path, limit: ChunkLimit) -> Iterator[Table]:
     """Read each line as a text, the column `text`. Empty lines are empty texts, but those at the end are left out."""
 
     def table(rows: list[str], first: int) -> Table:
-        columns = {_TEXT: tuple(rows)} if keep is None or _TEXT in keep else {}
-        return Table(
-            str(path), (_TEXT,), columns, len(rows), tuple(range(first + 1, first + len(rows) + 1)), first_row=first
-        )
+        lines = tuple(range(first + 1, first + len(rows) + 1))
+        return Table(str(path), (_TEXT,), {_TEXT: tuple(rows)}, len(rows), lines, first_row=first)
 
     empty = DataError("holds only empty lines, expected one text a line.", path=path)
     yield from in_chunks(((text, len(text)) for text in _without_end(lines)), limit, table, empty=empty)
@@ -264,49 +260,47 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=lambda _: None)
 
 
-def parse_json_lines(
-    lines: Iterable[str], path: str | Path, keep: Collection[str] | None = None, limit: ChunkLimit = WHOLE
-) -> Iterator[Table]:
+def parse_json_lines(lines: Iterable[str], path: str | Path, limit: ChunkLimit = WHOLE) -> Iterator[Table]:
     """Parse lines of one object each, or blank ones; yields one table per chunk, with the columns of its objects."""
 
     def table(rows: list[tuple[Any, int]], first_row: int) -> Table:
         records, places = zip(*rows, strict=True)
-        return _table(records, places, path, keep, first_row=first_row)
+        return _table(records, places, path, first_row=first_row)
 
     numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
     records = (((_decode(line, path, number), number), len(line)) for number, line in numbered)
     yield from in_chunks(records, limit, table, empty=DataError(_NO_ROWS, path=path))
 
 
-def parse_json(text: str, path: str | Path, keep: Collection[str] | None = None) -> Table:
+def parse_json(text: str, path: str | Path) -> Table:
     """Parse a list of objects, `{"data": [...]}`, one object per line, or the other shapes that pandas writes."""
     start = _blank_end(text, 0)
     first_line = text[start:].split("\n", 1)[0]
     has_more = bool(text[start + len(first_line) :].strip())
     if text[start : start + 1] == "{" and has_more and _is_record(first_line):
-        return next(parse_json_lines(text.split("\n"), path, keep))
+        return next(parse_json_lines(text.split("\n"), path))
     whole = _decode(text, path, 0)
     if isinstance(whole, list):
-        return _table(*_items(text, start), path, keep)
+        return _table(*_items(text, start), path)
     if not isinstance(whole, dict):
         raise DataError(
             f"holds a {type(whole).__name__}, expected a list of objects: [{{...}}, {{...}}].", path=path, line=1
         )
-    return _reshaped(whole, text, path, keep) or _table([whole], [1 + text.count("\n", 0, start)], path, keep)
+    return _reshaped(whole, text, path) or _table([whole], [1 + text.count("\n", 0, start)], path)
 
 
-def _reshaped(whole: Mapping[str, Any], text: str, path: str | Path, keep: Collection[str] | None) -> Table | None:
+def _reshaped(whole: Mapping[str, Any], text: str, path: str | Path) -> Table | None:
     """Read one object of columns or of rows by their ids, as pandas writes them; None if it is one row."""
     values = list(whole.values())
     columns = whole.get("columns")
     if isinstance(whole.get("data"), list) and not isinstance(columns, list):
         found = re.finditer(r'"data"\s*:\s*(?=\[)', text)
         place = next(key.end() for key in found if _DECODER.raw_decode(text, key.end())[0] == whole["data"])
-        return _table(*_items(text, place), path, keep)
+        return _table(*_items(text, place), path)
     if isinstance(columns, list) and isinstance(whole.get("data"), list) and {*whole} <= {"columns", "index", "data"}:
         if not all(isinstance(row, list) and len(row) == len(columns) for row in whole["data"]):
             raise DataError("has rows of another length than its columns. Write it again.", path=path)
-        return _with_note([dict(zip(columns, row, strict=True)) for row in whole["data"]], path, keep, "rows of cells")
+        return _with_note([dict(zip(columns, row, strict=True)) for row in whole["data"]], path, "rows of cells")
     if values and all(isinstance(value, list) for value in values):
         if any(isinstance(item, dict) for value in values for item in value):
             raise _splits_error(whole, path)
@@ -314,7 +308,7 @@ def _reshaped(whole: Mapping[str, Any], text: str, path: str | Path, keep: Colle
             sizes = ", ".join(f"{name!r} ({len(value)})" for name, value in list(whole.items())[:5])
             raise DataError(f"holds lists of different lengths, expected columns of one length: {sizes}.", path=path)
         records = [dict(zip(whole, cells, strict=True)) for cells in zip(*values, strict=True)]
-        return _with_note(records, path, keep, "columns, a list each")
+        return _with_note(records, path, "columns, a list each")
     if not values or not all(isinstance(value, dict) for value in values):
         return None
     if _SPLITS.issuperset(whole) and all(isinstance(cell, (list, dict)) for value in values for cell in value.values()):
@@ -322,10 +316,10 @@ def _reshaped(whole: Mapping[str, Any], text: str, path: str | Path, keep: Colle
     inner = list(dict.fromkeys(name for value in values for name in value))
     if _are_columns(list(whole), inner):
         records = [{name: value.get(row) for name, value in whole.items()} for row in inner]
-        return _with_note(records, path, keep, "columns of cells by row")
+        return _with_note(records, path, "columns of cells by row")
     key = () if "id" in inner else ("id",)
     records = [{**dict.fromkeys(key, row), **value} for row, value in whole.items()]
-    return _with_note(records, path, keep, "rows by their ids")
+    return _with_note(records, path, "rows by their ids")
 
 
 def _are_columns(outer: Sequence[str], inner: Sequence[str]) -> bool:
@@ -336,8 +330,8 @@ def _are_columns(outer: Sequence[str], inner: Sequence[str]) -> bool:
     return known[0] if known[0] != known[1] else len(inner) > len(outer)
 
 
-def _with_note(records: list[Any], path: str | Path, keep: Collection[str] | None, shape: str) -> Table:
-    table = _table(records, range(len(records)), path, keep)
+def _with_note(records: list[Any], path: str | Path, shape: str) -> Table:
+    table = _table(records, range(len(records)), path)
     return replace(table, lines=None, notes=(f"{path}: one object, read as {shape} ({len(records):,} rows).",))
 
 
@@ -404,9 +398,7 @@ def _items(text: str, place: int) -> tuple[list[Any], list[int]]:
     return items, lines
 
 
-def _table(
-    records: Sequence[Any], lines: Sequence[int], path: str | Path, keep: Collection[str] | None, first_row: int = 0
-) -> Table:
+def _table(records: Sequence[Any], lines: Sequence[int], path: str | Path, first_row: int = 0) -> Table:
     if not records:
         raise DataError(_NO_ROWS, path=path)
     for record, line in zip(records, lines, strict=True):
@@ -417,6 +409,5 @@ def _table(
                 line=line,
             )
     names = tuple(dict.fromkeys(name for record in records for name in record))
-    selected = [name for name in names if keep is None or name in keep]
-    columns = {name: [as_cell(record.get(name)) for record in records] for name in selected}
+    columns = {name: [as_cell(record.get(name)) for record in records] for name in names}
     return Table(str(path), names, columns, len(records), tuple(lines), first_row=first_row)

@@ -215,17 +215,8 @@ _SEP_LINE = re.compile(r'"?sep=([^\r\n"])"?[;,\t]*\r?\n', re.I)
 _CANDIDATES = (";", "\t", "|", ",")
 _NAMES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}
 _ENCODINGS = {"shift_jis": "Shift JIS", "cp932": "Shift JIS (CP932)", "cp949": "EUC-KR (CP949)"}
-_BOMS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-# Codecs that have all characters of another one where both are possible.
-_WIDER = {"iso8859-1": "cp1252", "iso8859-15": "cp1252", "iso8859-9": "cp1254"}
-# Guesses that are rare: files that are also whole Windows-1252 are read as that.
-_RARE = re.compile(
-    r"mac|cp(437|7\d\d|8[0-6]\d|1006|1026|1125|1140|037|273|500|154)|hp|iso8859-(3|4|10|13|14|16)$|ptcp|kz"
-)
-# Bytes in the order of UTF-8, valid or not: damaged UTF-8.
+# Bytes in the order of UTF-8, valid or not: damaged UTF-8, or halves of surrogate pairs.
 _UTF8_SHAPE = re.compile(rb"[\xc0-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xff][\x80-\xbf]{3}|[\x00-\x7f]+")
-# Marks of Windows-1252 that texts have, beside letters.
-_TYPOGRAPHIC = frozenset("€‚„…†‡‰‹‘’“”•–—™›\xa0¡¢£¤¥§©«\xad®°±²³´·¹º»¼½¾¿×÷")
 # If more of the bytes above 127 are valid UTF-8, it is UTF-8 with damage. Texts in other encodings have at most 0.4.
 _DAMAGED = 0.6
 # Right answers of chardet for one sentence have 0.06 and more, those for random bytes less than 0.05.
@@ -318,12 +309,10 @@ class FileOptions:
                 f"--delimiter: got {delimiter!r}, expected one character, such as ';' or '\\t' for a tab, not a quote"
                 " or line end."
             )
-        try:
-            codecs.lookup(config.encoding or "utf-8")
-        except (LookupError, ValueError):
+        if config.encoding is not None and not _is_text_encoding(config.encoding):
             problems.append(
-                f"--encoding: got {config.encoding!r}, which Python does not know; expected for instance cp1252"
-                " (Windows), latin-1, utf-16 or shift_jis."
+                f"--encoding: got {config.encoding!r}, which is no encoding of texts that Python knows; expected for"
+                " instance cp1252 (Windows), latin-1, utf-16 or shift_jis."
             )
         if problems:
             raise ConfigError(problems)
@@ -336,6 +325,15 @@ class FileOptions:
             frozenset(named_columns(config)),
             config.skip_broken_rows,
         )
+
+
+def _is_text_encoding(name: str) -> bool:
+    try:
+        codec = codecs.lookup(name)
+    except (LookupError, ValueError):
+        return False
+    # Python has codecs from texts to texts (rot13) and from bytes to bytes (hex), and some for names of hosts.
+    return codec._is_text_encoding and codec.name not in ("idna", "punycode", "undefined")
 
 
 def named_columns(config: DataConfig) -> set[str]:
@@ -452,59 +450,41 @@ def _records(lines: Sequence[str], delimiter: str, *, skips_spaces: bool = False
 
 
 def find_encoding(head: bytes, given: str | None = None) -> str | None:
-    """Find the encoding of a file from its first bytes."""
+    """Find the encoding of a file from its first bytes; ASCII and UTF-8 are read as such, whatever is given."""
     if is_other_format(head):
         return None
-    for mark, name in _BOMS.items():
-        if head.startswith(mark):
-            return name
-    if b"\0" in head:
-        return given or _utf16(head)
-    if head.isascii():
-        return given or "utf-8"
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)
-        return "utf-8"
-    except UnicodeDecodeError:
-        pass
-    if given is not None:
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if b"\0" not in head:
+        if head.isascii():  # further rows may have other characters, in the given encoding if that extends ASCII
+            return given if given is not None and _decoded(b"text\n", given) == "text\n" else "utf-8"
+        try:
+            codecs.getincrementaldecoder("utf-8")().decode(head)
+            return "utf-8"
+        except UnicodeDecodeError:
+            pass
+    if given is not None and _decoded(head, given) is not None:
         return given
     valid, high = (sum(byte > 127 for byte in data) for data in (head.decode("utf-8", "ignore").encode(), head))
     if valid > _DAMAGED * high:
         return None
-    from chardet import detect
+    from chardet import EncodingEra, detect
 
-    found = detect(head)
-    name = codecs.lookup(found["encoding"]).name if found["encoding"] else "ascii"
-    if found["confidence"] < _LEAST_CONFIDENCE or _RARE.match(name):
-        return "cp1252" if _is_cp1252(head) else name if found["confidence"] >= _LEAST_CONFIDENCE else None
-    wider = _WIDER.get(name, name)
-    return wider if head.decode(wider, "replace") == head.decode(name, "replace") else name
-
-
-def _utf16(head: bytes) -> str | None:
-    """Return the codec of UTF-16 without a mark: all zero bytes are the high bytes of characters."""
-    for name, place in (("utf-16-le", 1), ("utf-16-be", 0)):
-        if 0 in head[1 - place :: 2]:
-            continue
-        text = codecs.getincrementaldecoder(name)("replace").decode(head)
-        if "\n" in text and "\ufffd" not in text and all(sign.isprintable() or sign.isspace() for sign in text):
-            return name
-    return None
+    found = detect(head, encoding_era=EncodingEra.MODERN_WEB, prefer_superset=True, compat_names=False)
+    if found["confidence"] >= _LEAST_CONFIDENCE:
+        return found["encoding"]
+    # Too little to tell, such as one word with an accent: the most frequent encoding, if all of it is text.
+    text = head.decode("cp1252", "replace")
+    is_text = "\ufffd" not in text and all(sign.isprintable() or sign.isspace() for sign in text)
+    return "cp1252" if is_text and _UTF8_SHAPE.sub(b"", head) else None
 
 
-def _is_cp1252(head: bytes) -> bool:
-    """Whether the bytes read as Windows-1252 are text: letters and typographic marks, no control characters."""
+def _decoded(head: bytes, encoding: str) -> str | None:
+    """Decode the first bytes of a file; None if the codec refuses them, as UTF-16 does without its mark."""
     try:
-        text = head.decode("cp1252")
-    except UnicodeDecodeError:
-        return False
-    if not all(sign.isprintable() or sign.isspace() or sign == "\xad" for sign in text):
-        return False
-    if not _UTF8_SHAPE.sub(b"", head):
-        return False
-    high = [sign for sign in text if sign > "\x7f"]
-    return sum((sign.isalpha() and sign != "ÿ") or sign in _TYPOGRAPHIC for sign in high) >= 0.9 * len(high)
+        return codecs.getincrementaldecoder(encoding)("replace").decode(head)
+    except UnicodeError:
+        return None
 
 
 def _find_delimiter(lines: Sequence[str], default: str, given: str | None) -> str:

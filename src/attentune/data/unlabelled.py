@@ -1,7 +1,7 @@
 """Rows to predict: `RowChunks` of one file, checked as a whole and read chunk by chunk; `InputRows` of many, in parts.
 
 Parts (`predict --shard I/N`) begin and end between blocks of `BLOCK_ROWS` rows of a file, so that what is predicted in
-a block does not depend on their number. Of Parquet files only a part's row groups are read, others from the start.
+a block does not depend on their number. Each part reads its files from the start.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attentune.config.schema import DataConfig
-from attentune.data.binary_files import parse_parquet, scan_parquet
+from attentune.data.binary_files import SPREADSHEETS, parse_parquet
 from attentune.data.builtin import TaskSpec, label_reader, load_spec
 from attentune.data.columns import (
     Columns,
@@ -26,9 +26,8 @@ from attentune.data.columns import (
 )
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import (
-    EXTENSIONS,
+    ENDINGS,
     PARQUET,
-    WHOLE_FILES,
     is_standard_input,
     kind_of,
     read_chunks,
@@ -192,7 +191,6 @@ def prediction_columns(
             f" {', '.join(map(repr, names))}. Name the second with --text_pair_column.",
             path=source,
         )
-    notes = tuple(note for note in notes if not note.startswith("Columns chosen by their names"))
     usual = next((name for name in names if name.lower() in IDS), None)
     return replace(columns, pair=columns.pair if is_pair else None, id=columns.id or usual), notes
 
@@ -254,16 +252,13 @@ class Source:
     notes: tuple[str, ...] = ()
 
     def scanned(self) -> Source:
-        """Count the rows, of text files by reading them, so that each broken row is found before one is predicted."""
-        if self.kind == PARQUET:
-            names, rows = next(self._open(lambda source: iter([scan_parquet(source, self.file.path)])))
-            return replace(self, names=names, rows=rows)
-        names, rows, notes, _ = _scan(self._tables((), 0, 0))
+        """Count the rows by reading them, so that each broken row is found before one is predicted."""
+        names, rows, notes, _ = _scan(self._tables(()))
         return replace(self, names=names, rows=rows, notes=notes)
 
     def blocks(self, first: int, end: int, wanted: Sequence[str]) -> Iterator[Table]:
         """Yield the rows from `first`, where a block begins, to `end`; no table goes beyond a block."""
-        for whole in self._tables(wanted, first, end):
+        for whole in self._tables(wanted):
             for row in range(0, len(whole), BLOCK_ROWS):
                 place = whole.first_row + row
                 if first <= place < end:
@@ -275,40 +270,28 @@ class Source:
                 return
         raise _changed(self.file.path)
 
-    def _tables(self, keep: Sequence[str], first: int, end: int) -> Iterator[Table]:
-        if self.kind == PARQUET:
-            size = self.file.bytes
-            yield from self._open(
-                lambda source: parse_parquet(source, self.file.path, keep, BLOCK, packed_bytes=size, rows=(first, end))
-            )
-        elif not is_url(self.file.path):
-            yield from read_chunks(self.file.path, keep=keep, limit=BLOCK, options=self.options)
-        else:
-            yield from self._open(
-                lambda stream: read_stream(stream, self.file.path, self.kind, keep, BLOCK, self.options)
-            )
-
-    def _open(self, read: Callable[..., Iterator[Any]]) -> Iterator[Any]:
-        """Read the file, unpacked; of Parquet, which is read from its end, a packed file as a whole."""
+    def _tables(self, keep: Sequence[str]) -> Iterator[Table]:
+        path, size = self.file.path, self.file.bytes
+        if not is_url(path):
+            yield from read_chunks(path, keep=keep, limit=BLOCK, options=self.options)
+            return
         with self.file.open() as file:
-            is_packed = self.file.path.lower().endswith(".gz")
-            if self.kind == PARQUET and not is_packed:
-                yield from read(file)
+            if self.kind == PARQUET:
+                yield from parse_parquet(file, path, keep, BLOCK, file_bytes=size)
                 return
-            packed_bytes = self.file.bytes if is_packed else None
-            with unpacked(file, self.file.path, packed_bytes=packed_bytes) as stream:
-                yield from read(stream.read() if self.kind == PARQUET else stream)
+            packed_bytes = size if path.lower().endswith(".gz") else None
+            with unpacked(file, path, packed_bytes=packed_bytes) as stream:
+                yield from read_stream(stream, path, self.kind, keep, BLOCK, self.options)
 
 
 def find_sources(pattern: str, options: FileOptions) -> list[Source]:
     """Find the files of a path, URL, pattern or folder."""
-    # Those that are not read row by row are taken where they are named, but are left out of a folder.
-    files = find_files(pattern, (*EXTENSIONS, *(f"{ending}.gz" for ending in EXTENSIONS)))
+    # Spreadsheets are taken where they are named, but are left out of a folder.
+    files = find_files(pattern, ENDINGS)
     sources = [Source(file, kind_of(file.path, options), options) for file in files]
     for source in sources:
-        if source.kind in WHOLE_FILES and is_url(source.file.path):
-            path = source.file.path
-            raise DataError("a file of this kind is not read from a URL. Copy it to this machine.", path=path)
+        if source.kind in SPREADSHEETS and is_url(source.file.path):
+            raise DataError("a spreadsheet is not read from a URL. Copy it to this machine.", path=source.file.path)
     return sources
 
 

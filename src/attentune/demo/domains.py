@@ -3,8 +3,6 @@
 The sentences come with the package, in `sentences/`; its NOTICE.md has the source and the licence (CC BY 4.0).
 """
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from attentune.errors import ConfigError
-from attentune.io.files import storage_errors, write_text
+from attentune.io.files import csv_text, storage_errors, write_text
 from attentune.seeding import numpy_generator
 
 LABEL_NAMES = ("negative", "positive")
@@ -100,8 +98,4 @@ def _normalised(text: str) -> str:
 
 
 def _as_csv(sentences: Sequence[Sentence]) -> str:
-    sheet = io.StringIO(newline="")
-    writer = csv.writer(sheet, lineterminator="\n")
-    writer.writerow(("id", "text", "label"))
-    writer.writerows((one.id, one.text, LABEL_NAMES[one.label]) for one in sentences)
-    return sheet.getvalue()
+    return csv_text([("id", "text", "label"), *((one.id, one.text, LABEL_NAMES[one.label]) for one in sentences)])

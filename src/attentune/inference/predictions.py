@@ -1,19 +1,18 @@
 """The format of `predictions_SPLIT.csv`: one row per text."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from attentune.data.dataset import SEPARATOR, LabelSpace, TextRows
+from attentune.io.files import csv_text
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.metrics.rejection import IN_SCOPE_SCORE, REJECTED
 
 EXPLANATION = "explanation"
 # The kinds of the columns behind the probabilities.
 FURTHER_KINDS = {REJECTED: "flag", IN_SCOPE_SCORE: "number", EXPLANATION: "text"}
-_QUOTE, _SPECIAL = '"', re.compile(r'[",\r\n]')
 
 
 def predictions_csv(
@@ -71,15 +70,6 @@ def _values(labels: np.ndarray, space: LabelSpace) -> Any:
     if space.task_type == "regression":
         return labels.astype(np.float64)
     return [space.names_of(one) if space.is_multilabel else space.names[int(one)] for one in labels]
-
-
-def csv_text(lines: Iterable[Iterable[str]]) -> str:
-    """Format lines of CSV; the standard library's writer does not quote a carriage return in older versions."""
-    return "".join(f"{','.join(map(_quoted, line)) or _QUOTE * 2}\n" for line in lines)
-
-
-def _quoted(cell: str) -> str:
-    return f'"{cell.replace(_QUOTE, _QUOTE * 2)}"' if _SPECIAL.search(cell) else cell
 
 
 def csv_lines(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, str]) -> str:

@@ -19,14 +19,13 @@ from attentune.inference.predictions import (
     EXPLANATION,
     FURTHER_KINDS,
     csv_lines,
-    csv_text,
     prediction_columns,
     prediction_kinds,
     prediction_values,
 )
 from attentune.inference.predictor import Predictor, Progress
 from attentune.inference.scoring import Evaluator
-from attentune.io.files import parse_json, sha256_of
+from attentune.io.files import csv_text, parse_json, sha256_of
 from attentune.io.urls import read_if_there, written_whole
 from attentune.metrics.rejection import IN_SCOPE_SCORE, REJECTED
 from attentune.results import to_json
