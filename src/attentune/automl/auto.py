@@ -160,7 +160,7 @@ class _Training(AutoWork, Plan):
     timed_members: int = 1  # the members of that trial
     is_ordered: bool = False
     is_complete: bool = False
-    late: Collection[str] = ()  # encoders that are tried after all others
+    late: tuple[str, ...] = ()  # encoders that are tried after all others, in their order
     setup: WorkerSetup = field(init=False)
 
     def __post_init__(self) -> None:
@@ -254,7 +254,7 @@ class _Training(AutoWork, Plan):
         self._examine()
         load = load_now() if not encoders else [*encoders.values()][-1].load
         speed = SpeedModel({**known, **encoders}, labels=self.space.num_labels, load=load)
-        self.late = {name for name in self.encoders[1:] if self._frozen_seconds(speed.encoders.get(name)) > most_s}
+        self.late = tuple(name for name in self.encoders[1:] if self._frozen_seconds(speed.encoders.get(name)) > most_s)
         members = sorted(members, key=lambda member: member.encoder in self.late)
         plan = self._plan(members, speed, saved)
         is_fixed = self.config.training.num_train_epochs is not None
