@@ -124,7 +124,7 @@ def methods_named(names: Sequence[str], settings: Mapping[str, Any] | str | Path
 
 
 def select_methods(names: Sequence[str], defined: Mapping[str, Method]) -> list[Method]:
-    """Return the methods of these names, from `named` or the presets; all of `named` if there are no names."""
+    """Return the methods of these names, from `defined` or the presets; all of `defined` if there are no names."""
     known = (*defined, *preset_names())
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -191,7 +191,9 @@ def plan_grid(
 ) -> RunGrid:
     """Plan all runs, and validate each method's settings on each task."""
     common = dict(overrides or {})
-    problems = [f"{name}: {why}." for name, why in PER_RUN.items() if common.get(name) not in (None, False)]
+    # Not `in (None, False)`: a seed of 0 is a value too, and equal to False.
+    given_per_run = [name for name in PER_RUN if common.get(name) is not None and common[name] is not False]
+    problems = [f"{name}: {PER_RUN[name]}." for name in given_per_run]
     task_settings = _names(_taken("data.tasks", file, common))
     one = _taken("data.task", file, common)
     by_task = settings_by_task(_taken("data.task_settings", file, common), "data.task_settings", problems)
