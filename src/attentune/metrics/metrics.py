@@ -218,7 +218,7 @@ METRICS = _MetricTable(
 def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:
     """Return the predictions of logits: (N,) class ids or scores, or multi-label (N, C) int64 ones and zeros.
 
-    Thresholds and ordinal predictions are applied by `stats.verdict.chosen`.
+    Thresholds and ordinal predictions are applied by `stats.verdict.predict_labels`.
     """
     if label_space.task_type == "regression":
         return logits_NC[:, 0]
