@@ -337,7 +337,7 @@ def test_a_search_has_the_model_of_its_best_trial_or_none(tmp_path: Path) -> Non
         "best": "trial-0002",
         "choice": {"metric": "accuracy"},
         "rows": {"score_on": "train"},
-        "trials": [{"name": "trial-0002", "mean": 0.7, "settings": {"training.learning_rate": 2e-3}}],
+        "trials": [{"name": "trial-0002", "mean": 0.7, "params": {"training.learning_rate": 2e-3}}],
     }
     (tmp_path / "trials.json").write_text(json.dumps(trials))
     with pytest.raises(CheckpointError, match=r"has no trained model, only settings.*without --settings_only"):

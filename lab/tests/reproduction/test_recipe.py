@@ -96,7 +96,7 @@ def test_searched_methods_and_settings_are_known(name):
     assert recipe.search.instead_of
     for one in searches:
         for point in one.space.points():
-            load_config(preset=one.method.preset, overrides={**one.settings, **one.space.settings_of(point)})
+            load_config(preset=one.method.preset, overrides={**one.settings, **point})
         assert not set(one.settings) & {part.name for part in one.space.dimensions}
     # A number of trials is the same for all methods, up to the size of their grids; fixed settings are not searched.
     few = plan_searches(recipe, recipe.encoder, parts, {}, 3)
@@ -138,6 +138,21 @@ def grid_of(name: str, task: str):
 def settings_of(name: str, method: str, task: str):
     grid = grid_of(name, task)
     return grid.config(next(run for run in grid.runs if run.method == method), Path("unused"))
+
+
+def test_the_papers_grids_are_searched():
+    """SSA, section 4.3; SESAME, section 4."""
+    ssa = {
+        "training.learning_rate": [1e-5, 2e-5],
+        "training.per_device_train_batch_size": [16, 32],
+        "training.num_train_epochs": [2, 3, 5],
+        "objective.alpha": [0.7, 0.9],
+        "model.token_gate.beta": [0.2, 0.5, 0.9],
+        "labels.ratio": [0.6, 1.0, 2.0],
+    }
+    for name in ("ssa-table-2", "ssa-table-3"):
+        assert load_recipe(name).search.spaces["SSA-Hybrid"] == ssa
+    assert load_recipe("sesame-table-1").search.spaces["SesameBERT"] == {"model.blur.sigma": [0.01, 0.1, 0.3, 0.5]}
 
 
 def test_gamma_is_searched_for_bert_with_masked_rows_too():

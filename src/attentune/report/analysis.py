@@ -405,7 +405,7 @@ def _best_trial(folder: Path, records: Sequence[RunRecord]) -> BestRun:
             f" train: attentune train --config {folder / WINNER_FILE}"
         )
     settings = to_flat(load_config(run / "config.yaml", as_record=True))
-    if any(settings.get(name, value) != value for name, value in trial["settings"].items()):
+    if any(settings.get(name, value) != value for name, value in trial["params"].items()):
         raise CheckpointError(
             f"{run}: has other settings than {trial['name']}, the best trial. Repeat the search's command to its end."
         )

@@ -149,8 +149,8 @@ def _set_up(options: SearchSettings) -> tuple[Search, dict[str, Any]]:
 
     search = check_search(options)
     options, space = search.options, search.space
-    base = search.config(space.settings_of(space.first_point()))
-    if base.baseline is not None and all(part.name != "preset" for part in space.dimensions):
+    base = search.config(space.first_point())
+    if base.baseline is not None and "preset" not in space.names:
         raise ConfigError(
             f"--preset: got the baseline {base.baseline}, which has no settings to search; expected a preset that"
             " trains, such as bert. attentune train and attentune compare fit baselines."
@@ -165,11 +165,10 @@ def _set_up(options: SearchSettings) -> tuple[Search, dict[str, Any]]:
             f"{data.name}: has fewer than {PARTS} labelled rows to score trials on. Give more, or raise --search_share."
         )
     load_tokenizer(base.model)
-    varied = {name for part in space.dimensions for name in part.setting_names}
     fixed = {
         name: value
         for name, value in to_flat(base).items()
-        if name not in varied and (name not in MAY_DIFFER or name in _DECIDES)
+        if name not in space.names and (name not in MAY_DIFFER or name in _DECIDES)
     }
     parts = [dataclasses.asdict(part) for part in space.dimensions]
     dimensions = {f"space {part.pop('name')}": part for part in parts}
@@ -177,7 +176,7 @@ def _set_up(options: SearchSettings) -> tuple[Search, dict[str, Any]]:
     facts = {"metric": metric, "seed": search.seed, **{name: getattr(options, name) for name in names}}
     facts |= {**fingerprint_rows(data.name, data), **fingerprint_encoders([base])}
     content = json.loads(json.dumps({**fixed, **dimensions, **facts}))
-    return replace(search, metric=metric, notes=(*search.notes, *data.notes)), content
+    return replace(search, metric=metric, notes=tuple(data.notes)), content
 
 
 def _open(folder: Path, search: Search, content: Mapping[str, Any]) -> SearchPlan:
@@ -203,7 +202,7 @@ def _open(folder: Path, search: Search, content: Mapping[str, Any]) -> SearchPla
             " may be raised."
         )
     try:
-        optuna_study(search, [TrialOutcome("", point, {}) for point in manifest["trials"]])
+        optuna_study(search, [TrialOutcome("", point) for point in manifest["trials"]])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{file}: holds a trial that is not of its space ({error}). Name another --output_dir."
@@ -229,7 +228,7 @@ def _result(plan: SearchPlan) -> SearchResult:
 
 def _best_config(plan: SearchPlan, best: TrialOutcome) -> Config:
     run_settings = {"training.output_dir": os.fspath(plan.folder / BEST_FOLDER), "training.seed": plan.search.seed}
-    return plan.search.config({**best.settings, **run_settings})
+    return plan.search.config({**best.params, **run_settings})
 
 
 def _train_best(config: Config, options: ExecutorOptions, logs: Path, display: ProgressDisplay) -> RunResult:

@@ -45,8 +45,7 @@ class TrialOutcome:
     """The outcome of a trial."""
 
     name: str  # "trial-0001" and so on
-    params: dict[str, Any]  # the point of the space
-    settings: dict[str, Any]  # the point's settings, by dotted name
+    params: dict[str, Any]  # the point of the space: the values of settings, by dotted name
     status: str = "running"  # "done", "pruned", "failed" or "running"
     scores: tuple[float, ...] = ()  # the scores of each seed, or of each seed's parts
     value: float | None = None  # the ranking value; None if the trial is not done or its score is undefined
@@ -325,7 +324,7 @@ class SearchPlan(Plan):
     def _outcome(self, name: str, point: dict[str, Any]) -> TrialOutcome:
         if name in self._ended:
             return self._ended[name]
-        trial = TrialOutcome(name, point, self.search.space.settings_of(point))
+        trial = TrialOutcome(name, point)
         runs = self._runs(trial)
         if isinstance(problem := self._settings[name], str):
             ended = replace(trial, status="failed", message=problem)
@@ -367,7 +366,7 @@ class SearchPlan(Plan):
     def _runs(self, trial: TrialOutcome) -> tuple[Run, ...]:
         if trial.name not in self._settings:
             try:
-                self._settings[trial.name] = to_flat(self.search.config(trial.settings))
+                self._settings[trial.name] = to_flat(self.search.config(trial.params))
             except ConfigError as error:
                 self._settings[trial.name] = " ".join(error.problems)
         if isinstance(flat := self._settings[trial.name], str):
