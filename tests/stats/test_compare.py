@@ -49,16 +49,14 @@ def test_over_seeds_it_is_the_paired_t_test() -> None:
     low, high = known.confidence_interval(0.95)
     assert (found.baseline, found.method, found.task, found.metric) == ("bert", "ssa", "rte", "accuracy")
     assert [found.difference, found.low, found.high] == pytest.approx([np.mean(second) - np.mean(first), low, high])
-    assert found.p == found.p_holm == found.p_seeds == pytest.approx(known.pvalue, rel=1e-9)
+    assert found.p == found.p_holm == pytest.approx(known.pvalue, rel=1e-9)
     assert (found.over, found.seeds, found.examples, found.family) == ("seeds", 5, None, 1)
-    assert (found.p_sign_flip, found.p_wilcoxon, found.smallest_p) == (0.0625, 0.0625, 0.0625)
+    assert found.p_sign_flip == 0.0625
     gaps = np.subtract(second, first)
-    assert found.difference_sd == pytest.approx(gaps.std(ddof=1))
     assert found.minimum_detectable_effect == pytest.approx(minimum_detectable_effect(5, gaps.std(ddof=1)))
     assert [found.baseline_mean, found.method_mean] == pytest.approx([0.626, 0.65])
-    assert [found.baseline_sd, found.method_sd] == pytest.approx([np.std(first, ddof=1), np.std(second, ddof=1)])
     assert found.sentence == "ssa beats bert on rte by 2.4 points (95 % CI 0.7 to 4.1, p = 0.016, 5 seeds)"
-    said = "With 5 seeds the exact sign-flip and Wilcoxon tests cannot give a p below 0.0625, whatever the difference."
+    said = "With 5 seeds the exact sign-flip test cannot give a p below 0.0625, whatever the difference."
     assert found.notes == (said,)
 
 
@@ -68,7 +66,6 @@ def test_with_examples_it_is_the_mean_over_both() -> None:
     values = np.stack([second.examples[s].astype(float) - first.examples[s] for s in range(5)])
     known = mean_over_seeds_and_examples(values, confidence=0.9)
     assert [found.low, found.high, found.p] == pytest.approx([known.low, known.high, known.p])
-    assert found.p_seeds == pytest.approx(float(mean_over_seeds(values.mean(axis=1)).p))
     assert (found.over, found.examples) == ("seeds and examples", EXAMPLES)
     assert found.minimum_detectable_effect == pytest.approx(
         minimum_detectable_effect(
@@ -90,7 +87,7 @@ def test_turning_the_two_round_turns_the_verdict_round(scores: list[tuple[int, i
     assert [back.difference, back.low, back.high] == pytest.approx(
         [-there.difference, -there.high, -there.low], abs=1e-12, nan_ok=True
     )
-    for name in ("p", "p_sign_flip", "p_wilcoxon", "minimum_detectable_effect"):
+    for name in ("p", "p_sign_flip", "minimum_detectable_effect"):
         assert getattr(back, name) == pytest.approx(getattr(there, name), rel=1e-9, nan_ok=True)
     order = data.draw(st.permutations(range(len(scores))))
     shuffled = (Runs(one.method, "rte", "accuracy", {s: one.scores[s] for s in order}) for one in (first, second))
@@ -114,7 +111,6 @@ def test_seeds_that_only_one_has_are_left_out_and_named() -> None:
     assert found.seeds == 2
     assert found.difference == pytest.approx(0.025)
     assert found.notes[0] == "Left out, because only one of the two methods has a score: seeds 3, 4, 9."
-    assert found.baseline_collapsed == (9,)
     assert compare_runs(scored("a", [0.5]), Runs("b", "rte", "accuracy", {7: 0.5})).sentence.endswith(
         ": no seed was run with both methods"
     )
@@ -130,12 +126,11 @@ def test_two_seeds_are_enough_for_every_test() -> None:
     known = stats.ttest_rel(second, first)
     low, high = known.confidence_interval(0.8)
     assert [found.low, found.high, found.p] == pytest.approx([low, high, known.pvalue])
-    assert (found.p_holm, found.p_sign_flip, found.p_wilcoxon, found.smallest_p) == (found.p, 0.5, 0.5, 0.5)
+    assert (found.p_holm, found.p_sign_flip) == (found.p, 0.5)
     assert (found.family, found.seeds, found.alpha) == (1, 2, 0.2)
     assert found.minimum_detectable_effect == pytest.approx(
         minimum_detectable_effect(2, np.std([0.1, 0.11], ddof=1), alpha=0.2)
     )
-    assert [found.baseline_sd, found.method_sd] == pytest.approx([np.std(first, ddof=1), np.std(second, ddof=1)])
     assert found.notes[0].startswith("With 2 seeds the exact")
     summary = summarise(scored("bert", first))
     assert summary.sd == pytest.approx(np.std(first, ddof=1))
@@ -151,12 +146,9 @@ def test_one_seed_gives_an_interval_over_examples_and_no_verdict() -> None:
     assert found.low > 0
     assert not found.shown
     assert (found.over, found.examples) == ("examples", EXAMPLES)
-    assert math.isnan(found.method_sd)
     wider = stats.ttest_rel(second.examples[0].astype(float), first.examples[0].astype(float)).confidence_interval(0.99)
     assert compare_runs(first, second, alpha=0.01).low == pytest.approx(wider.low)
-    assert np.isnan(
-        [found.p, found.p_holm, found.p_seeds, found.p_sign_flip, found.smallest_p, found.minimum_detectable_effect]
-    ).all()
+    assert np.isnan([found.p, found.p_holm, found.p_sign_flip, found.minimum_detectable_effect]).all()
     assert found.notes == ()
     assert math.isnan(compare_runs(scored("a", [0.5]), scored("b", [0.9])).low)
 
@@ -257,7 +249,7 @@ def test_a_comparison_of_folds_says_so_and_leaves_other_tests_out() -> None:
     found = compare_runs(fold_runs("bert", 0.7 + 0 * VALUES), fold_runs("ssa", 0.7 + VALUES))
     assert found.over == "folds"
     assert found.p == pytest.approx(float(mean_over_seeds(VALUES, overlap=1 / 9).p))
-    assert all(math.isnan(p) for p in (found.p_seeds, found.p_sign_flip, found.p_wilcoxon, found.smallest_p))
+    assert math.isnan(found.p_sign_flip)
     assert "10 folds" in found.sentence
     assert "seeds" not in found.sentence
     said = (
@@ -312,7 +304,6 @@ def test_a_run_no_better_than_the_majority_guess_has_collapsed_and_is_counted_in
     found = compare_runs(
         scored("bert", [0.61, 0.62, 0.64], majority_score=0.52), scored("ssa", [0.66, 0.52, 0.67], majority_score=0.52)
     )
-    assert (found.baseline_collapsed, found.method_collapsed) == ((), (1,))
     assert found.difference == pytest.approx((0.05 - 0.10 + 0.03) / 3)
     said = "1 of 3 runs of ssa score no better than a constant answer, or have no defined score (seed 1)."
     assert found.notes[0] == said

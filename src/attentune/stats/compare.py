@@ -11,7 +11,7 @@ from scipy.stats import permutation_test, rankdata, studentized_range
 
 from attentune.errors import ConfigError
 from attentune.stats.estimate import Estimate, bounded_interval, mean_over_seeds, mean_over_seeds_and_examples
-from attentune.stats.paired_tests import sign_flip_test, smallest_p, wilcoxon_test
+from attentune.stats.paired_tests import sign_flip_test, smallest_p
 from attentune.stats.power import minimum_detectable_effect
 from attentune.stats.verdict import Comparison
 
@@ -158,7 +158,7 @@ def compare_runs(baseline: Runs, method: Runs, *, alpha: float = 0.05, family: i
     """
     paired = _pair(baseline, method)
     main, advantage_S = _primary(paired, alpha, family), paired.advantage_S
-    # The other tests assume independent runs, which folds are not.
+    # The sign-flip test assumes independent runs, which folds are not.
     independent = len(advantage_S) > 1 and not paired.overlap
     return Comparison(
         baseline=baseline.method,
@@ -170,17 +170,9 @@ def compare_runs(baseline: Runs, method: Runs, *, alpha: float = 0.05, family: i
         p_holm=min(1.0, family * main["p"]) if math.isfinite(main["p"]) else math.nan,
         family=family,
         seeds=len(paired.seeds),
-        p_seeds=float(mean_over_seeds(advantage_S).p) if independent else math.nan,
         p_sign_flip=sign_flip_test(advantage_S) if independent else math.nan,
-        p_wilcoxon=wilcoxon_test(advantage_S) if independent else math.nan,
-        smallest_p=smallest_p(len(advantage_S)) if independent else math.nan,
         baseline_mean=_mean(paired.baseline_S),
         method_mean=_mean(paired.method_S),
-        baseline_sd=_sd(paired.baseline_S),
-        method_sd=_sd(paired.method_S),
-        difference_sd=_sd(advantage_S),
-        baseline_collapsed=tuple(baseline.collapsed()),
-        method_collapsed=tuple(method.collapsed()),
         alpha=alpha,
         greater_is_better=method.greater_is_better,
         notes=tuple(_notes(baseline, method, paired)),
@@ -332,8 +324,8 @@ def _notes_on_p(paired: _Paired) -> list[str]:
     floor = smallest_p(len(paired.seeds))
     if floor > 0.05:
         notes.append(
-            f"With {len(paired.seeds)} seeds the exact sign-flip and Wilcoxon tests cannot give a p below {floor:.3g}, "
-            "whatever the difference."
+            f"With {len(paired.seeds)} seeds the exact sign-flip test cannot give a p below {floor:.3g}, whatever the "
+            "difference."
         )
     return notes
 
@@ -344,10 +336,6 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 def _mean(values_S: np.ndarray) -> float:
     return float(values_S.mean()) if len(values_S) else math.nan
-
-
-def _sd(values_S: np.ndarray) -> float:
-    return float(values_S.std(ddof=1)) if len(values_S) > 1 else math.nan
 
 
 @dataclass(frozen=True)
