@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from scipy.stats import permutation_test, rankdata, studentized_range
 
-from attentune.errors import ConfigError
 from attentune.stats.estimate import Estimate, bounded_interval, mean_over_seeds, mean_over_seeds_and_examples
 from attentune.stats.paired_tests import sign_flip_test, smallest_p
 from attentune.stats.power import minimum_detectable_effect
@@ -185,31 +184,9 @@ def compare_all(runs: Sequence[Runs], baseline: str, *, alpha: float = 0.05) -> 
     The family is all comparisons that have a p, over all tasks: the family-wise error rate of the whole table is at
     most alpha. Choose what to compare before looking at the scores.
     """
-    baselines: dict[tuple[str, str], Runs] = {}
-    seen: set[tuple[str, str, str]] = set()
-    for one in runs:
-        key = (one.method, one.task, one.metric)
-        if key in seen:
-            raise ValueError(f"runs of {one.method} on {one.task} ({one.metric}) are given twice; expected one entry")
-        seen.add(key)
-        if one.method == baseline:
-            baselines[one.task, one.metric] = one
-    missing = [one for one in runs if (one.task, one.metric) not in baselines]
-    if missing:
-        by_place: dict[tuple[str, str], set[str]] = {}
-        for one in missing:
-            by_place.setdefault((one.task, one.metric), set()).add(one.method)
-        raise ConfigError(
-            [
-                f"compare: got no runs of the baseline {baseline!r} on {task} ({metric}), only of"
-                f" {', '.join(sorted(others))}; expected the baseline on every task. Run it there too, choose another"
-                " baseline, or leave the task out."
-                for (task, metric), others in sorted(by_place.items())
-            ]
-        )
-    return compare_pairs(
-        [(baselines[one.task, one.metric], one) for one in runs if one.method != baseline], alpha=alpha
-    )
+    baselines = {(one.task, one.metric): one for one in runs if one.method == baseline}
+    pairs = [(baselines[one.task, one.metric], one) for one in runs if one.method != baseline]
+    return compare_pairs(pairs, alpha=alpha)
 
 
 def compare_pairs(pairs: Sequence[tuple[Runs, Runs]], *, alpha: float = 0.05) -> list[Comparison]:
