@@ -337,11 +337,11 @@ def test_a_summary_has_the_t_interval_the_wider_one_with_examples_or_none() -> N
     assert (found.over, found.seeds, found.examples, found.collapsed) == ("seeds", 4, None, (4,))
     rows = answers(4)
     scores = {seed: float(row.mean()) for seed, row in rows.items()}
-    found = summarise(runs(scores, examples=rows), confidence=0.9)
-    known = mean_over_seeds_and_examples(np.stack([rows[seed] for seed in range(4)]), confidence=0.9)
+    found = summarise(runs(scores, examples=rows))
+    known = mean_over_seeds_and_examples(np.stack([rows[seed] for seed in range(4)]))
     assert [found.low, found.high] == pytest.approx([known.low, known.high])
     assert (found.over, found.examples) == ("seeds and examples", 50)
-    plain = summarise(runs(scores), confidence=0.9)
+    plain = summarise(runs(scores))
     assert found.high - found.low > plain.high - plain.low
     with np.errstate(all="raise"):  # no spread is computed of one value
         one, none = summarise(runs({3: 0.7}, examples={3: np.array([1] * 7 + [0] * 3)})), summarise(runs({3: None}))

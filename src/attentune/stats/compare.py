@@ -106,11 +106,11 @@ class Summary:
     collapsed: tuple[int, ...]  # the seeds whose run scores no better than a constant answer, or has no defined score
 
 
-def summarise(runs: Runs, *, confidence: float = 0.95) -> Summary:
+def summarise(runs: Runs) -> Summary:
     """Summarise the runs of a method; the interval has the variance of its comparisons, within the metric's range."""
     seeds = runs.seeds()
     scores_S = np.array([runs.score(seed) for seed in seeds])
-    estimate, examples = estimate_mean(scores_S, runs.example_values(seeds), confidence, runs.overlap)
+    estimate, examples = estimate_mean(scores_S, runs.example_values(seeds), 0.95, runs.overlap)
     low, high = bounded_interval(estimate, runs.bounds)
     return Summary(
         method=runs.method,

@@ -32,7 +32,7 @@ class McNemarResult:
 
 @dataclass(frozen=True)
 class BootstrapTestResult:
-    """A mean difference with its percentile interval over resamples of the examples, and the two-sided p."""
+    """A mean difference with its 95 % percentile interval over resamples of the examples, and the two-sided p."""
 
     difference: float
     low: float
@@ -79,7 +79,6 @@ def paired_bootstrap_test(
     *,
     generator: np.random.Generator,
     resamples: int = 10_000,
-    confidence: float = 0.95,
 ) -> BootstrapTestResult:
     """Run the paired bootstrap test over examples.
 
@@ -94,7 +93,7 @@ def paired_bootstrap_test(
     if differences_N.ndim != 1 or len(differences_N) < 2:
         raise ValueError(f"differences have shape {differences_N.shape}; expected (N,) with at least 2 examples")
     mean = float(differences_N.mean())
-    result = bootstrap_of_mean(differences_N, generator=generator, resamples=resamples, confidence=confidence)
+    result = bootstrap_of_mean(differences_N, generator=generator, resamples=resamples)
     low, high = result.confidence_interval
     rounding = 1e-12 * np.abs(differences_N).max()
     at_least_as_far = int((np.abs(result.bootstrap_distribution - mean) >= abs(mean) - rounding).sum())
