@@ -22,7 +22,6 @@ from attentune.io.files import check_links, read_json, storage_errors, write_tex
 from attentune.results import ORIGINAL_TRAIN
 from attentune.runs.records import CUSTOM_TASK, LOCKS, MANIFEST_FILE, Run
 from attentune.training.prepare import ending_with_last_weights
-from attentune.training.run_folder import RULED
 
 # Settings that the comparison sets for each run, with the reason for refusing them.
 PER_RUN = {
@@ -382,22 +381,6 @@ def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str,
     }
     if content != before:
         write_text(folder / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-
-def with_saved_choices(folder: Path, grid: RunGrid) -> RunGrid:
-    """Return the grid with training settings that are left open as the folder's comparison has them."""
-    before, ruled = read_manifest(folder), [f"training.{setting}" for setting in RULED]
-    common = {name: value for name, value in before["common"].items() if name in ruled}
-
-    def filled(method: str, task: str, flat: dict[str, Any]) -> dict[str, Any]:
-        saved = _saved(before, method, task) or common
-        return flat | {name: saved.get(name) for name in ruled if flat[name] is None}
-
-    configs = {
-        method: {task: filled(method, task, flat) for task, flat in tasks.items()}
-        for method, tasks in grid.configs.items()
-    }
-    return replace(grid, configs=configs, common={**common, **grid.common})
 
 
 def _saved(manifest: Mapping[str, Any], method: str, task: str) -> dict[str, Any] | None:
