@@ -25,7 +25,6 @@ from attentune.runs.space import Dimension, Space, dimension_of, space_from
 from attentune.runs.trials import (
     SearchPlan,
     TrialOutcome,
-    importance,
     is_worse,
     next_point,
     part_scores,
@@ -95,19 +94,6 @@ def test_what_is_drawn_depends_on_the_seed_and_the_scores_and_is_not_repeated(sa
 def test_a_run_is_given_up_when_it_is_worse_than_the_median(own, finished, greater, expected):
     others = [scores if isinstance(scores, dict) else {1: scores} for scores in finished]
     assert is_worse(own, others, startup=2, greater_is_better=greater) == expected
-
-
-def test_importance_is_told_of_enough_trials_only():
-    search = search_of(RATE, "random", trials=30, seed=1)
-    trials = drawn(search, lambda params: float(params["kind"] == "good") + params["rate"])
-    assert importance(search, trials[:9]) == (None, "9 finished trials are too few; at least 10 are needed")
-    shares, note = importance(search, trials)
-    assert note == ""
-    assert list(shares) == ["kind", "rate"]
-    assert shares["kind"] > 0.9
-    assert sum(shares.values()) == pytest.approx(1)
-    flat = drawn(search, lambda params: 0.5, 10)
-    assert importance(search, flat) == (None, "all finished trials have the same score")
 
 
 def plan_of(folder: Path, encoder: Path, space: Space, pruner: str = "none", **changes: object) -> SearchPlan:

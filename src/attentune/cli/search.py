@@ -131,11 +131,6 @@ def _text(result: SearchResult) -> str:
         rows.append([trial.name, *values, *shown, f"{trial.seconds:.0f}", trial.status])
     header += ["seconds", "status"]
     lines = [table(header, rows, right=range(1, len(header) - 1)), ""]
-    if result.importance is None:
-        lines.append(f"importance: {result.importance_note}.")
-    else:
-        shares = ", ".join(f"{name.split('.')[-1]} {share:.2f}" for name, share in result.importance.items())
-        lines.append(f"importance (share of the variance between trials): {shares}")
     if result.best is None:
         return "\n".join([*lines, "No trial is finished, so none can be selected."]) + "\n"
     return "\n".join([*lines, *_winner_lines(result, result.best)]) + "\n"

@@ -30,7 +30,7 @@ from attentune.runs.grid import (
 )
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.search_settings import Search, SearchSettings, check_search
-from attentune.runs.trials import PARTS, SearchPlan, TrialOutcome, importance, optuna_study, rows_of
+from attentune.runs.trials import PARTS, SearchPlan, TrialOutcome, optuna_study, rows_of
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run_folder import Interrupted, StopRequest, stop_on_signal
 
@@ -50,8 +50,6 @@ class SearchResult:
     search: Search  # on which rows trials are scored, and how they are ranked
     trials: list[TrialOutcome]  # best first, then the pruned and the failed ones
     config: Path | None  # the file with the best trial's settings; None if no trial is done
-    importance: dict[str, float] | None  # the share of the ranking values' variance that each dimension explains
-    importance_note: str = ""  # why there is no importance
     model: Path | None = None  # the run folder of the model that was trained with these settings; None if none was
     model_scores: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # that model's scores
 
@@ -76,8 +74,6 @@ class SearchResult:
             "model": None if self.model is None else str(self.model),
             "model_scores": {split: dict(scores) for split, scores in self.model_scores.items()},
             "trials": trials,
-            "importance": self.importance,
-            "importance_note": self.importance_note,
         }
 
 
@@ -215,9 +211,7 @@ def _open(folder: Path, search: Search, content: Mapping[str, Any]) -> SearchPla
 
 def _result(plan: SearchPlan) -> SearchResult:
     """Rank the trials, and write the settings of the best one and all results."""
-    shares, why = importance(plan.search, plan.trials)
-    task = data_name(vars(plan.search.config({}).data))
-    result = SearchResult(task, plan.search, plan.ranked(), None, shares, why)
+    result = SearchResult(data_name(vars(plan.search.config({}).data)), plan.search, plan.ranked(), None)
     if result.best is not None:
         file = plan.folder / WINNER_FILE
         write_text(file, to_yaml(_best_config(plan, result.best)))

@@ -135,7 +135,7 @@ def _config(options: SearchSettings, common: Mapping[str, Any], changes: Mapping
 
 
 def check_search(options: SearchSettings) -> Search:
-    """Check a search's space and settings, and that Optuna, which samples and weighs them, is installed."""
+    """Check a search's space and settings, and that Optuna, which samples the trials, is installed."""
     require_extra("search", "optuna", what="search")
     overrides = dict(options.overrides or {})
     problems = [f"{name}: {why}." for name, why in _REFUSED.items() if overrides.get(name) not in (None, False)]

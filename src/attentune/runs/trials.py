@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     import optuna
 
 PARTS = 3
-# The minimum number of finished trials for an estimate of importance.
-MIN_FOR_IMPORTANCE = 10
 # By status, best first, the name of Optuna's state.
 _STATES = {"done": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL", "running": "RUNNING"}
 
@@ -103,22 +101,6 @@ def optuna_study(
             )
         )
     return study
-
-
-def importance(search: Search, trials: Sequence[TrialOutcome]) -> tuple[dict[str, float] | None, str]:
-    """Return the share of the ranking values' variance that each dimension explains, highest first.
-
-    Computed by functional ANOVA over random forests. Returns None, with the reason, if it cannot be estimated.
-    """
-    done = [trial for trial in trials if trial.status == "done"]
-    if len(done) < MIN_FOR_IMPORTANCE:
-        return None, f"{len(done)} finished trials are too few; at least {MIN_FOR_IMPORTANCE} are needed"
-    if len({trial.value for trial in done}) == 1:
-        return None, "all finished trials have the same score"
-    import optuna
-
-    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-    return optuna.importance.get_param_importances(optuna_study(search, done), evaluator=evaluator), ""
 
 
 def _sampler(search: Search, seed: int) -> optuna.samplers.BaseSampler:
