@@ -45,7 +45,6 @@ TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 FILES = {
     ("docs/configuration.md", "preset: bert-cls-mean"): "mine.yaml",
     ("docs/comparing.md", "ssa-hybrid:\n  preset"): "methods.yaml",
-    ("docs/comparing.md", "preset: ssa-hybrid\nset:"): "space.yaml",
     ("docs/data.md", "classes:"): "orders.yaml",
     ("docs/small-data.md", "frozen:"): "regimes.yaml",
     ("lab/docs/reproducing.md", "tasks: [rte, mrpc]"): "mine.yaml",

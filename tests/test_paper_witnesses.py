@@ -2,7 +2,6 @@
 
 import copy
 from dataclasses import replace
-from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,6 @@ from transformers import BertForSequenceClassification
 
 import attentune.training.run as run_module
 from attentune.config import load_config
-from attentune.runs.space import load_space
 from attentune.token_labels.corruption import random_mask
 from attentune.token_labels.planner import EpochPlanner
 from attentune.training.objective import Objective
@@ -128,30 +126,3 @@ def test_bert_m_trains_on_every_row_and_on_masked_copies_with_the_rows_label(tin
         assert len(places) in (0, max(1, round(0.3 * int((~special).sum()))))
         plain, masked = plain + (not places), masked + bool(places)
     assert (plain, masked) == (count, count)
-
-
-GRID = {
-    "training.learning_rate": (1e-5, 2e-5),
-    "training.per_device_train_batch_size": (16, 32),
-    "training.num_train_epochs": (2, 3, 5),
-    "objective.alpha": (0.7, 0.9),
-    "model.token_gate.beta": (0.2, 0.5, 0.9),
-    "labels.ratio": (0.6, 1.0, 2.0),
-}
-SESAME = {
-    "training.learning_rate": (2e-5, 3e-5, 5e-5),
-    "training.per_device_train_batch_size": (16, 32),
-    "training.num_train_epochs": (3, 4),
-}
-GRIDS = {"ssa": GRID, "bert": SESAME, "sesame": {"model.blur.sigma": (0.01, 0.1, 0.3, 0.5)}}
-
-
-@pytest.mark.parametrize("name", GRIDS)
-def test_a_papers_grid_is_the_product_of_its_values(name):
-    points = load_space(name).points()
-    expected = [dict(zip(GRIDS[name], values, strict=True)) for values in product(*GRIDS[name].values())]
-    assert sorted(map(sorted_items, points)) == sorted(map(sorted_items, expected))
-
-
-def sorted_items(point: dict[str, Any]) -> list[tuple[str, float]]:
-    return sorted((key, float(value)) for key, value in point.items())

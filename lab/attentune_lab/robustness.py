@@ -17,7 +17,8 @@ from attentune.inference.predictor import Predictor
 from attentune.metrics.intervals import weighted_score
 from attentune.metrics.metrics import METRICS, predictions_of
 from attentune.seeding import numpy_generator
-from attentune.stats.estimate import Interval, bootstrap_interval
+from attentune.stats.estimate import bootstrap_interval
+from attentune_lab.interval import Interval
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 # One typo for this many words.

@@ -17,7 +17,8 @@ from attentune.demo.run import check_all_done
 from attentune.runs.compare import compare
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import Predictions, RecordStore, read_predictions
-from attentune.stats.estimate import Interval, mean_over_seeds_and_examples
+from attentune.stats.estimate import mean_over_seeds_and_examples
+from attentune_lab.interval import Interval
 from attentune_lab.synthetic import write_files
 
 TRAIN_ROWS = 1200

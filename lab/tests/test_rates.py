@@ -10,7 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import wilcoxon
 
+from attentune.seeding import numpy_generator
+from attentune.stats.paired_tests import sign_flip_p
 from attentune_lab.campaign import error_rates
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +36,18 @@ def rates(name: str, of, seeds: int, plays: int = PLAYS) -> dict[str, float]:
 
 def alarms(name: str, of, seeds: int, plays: int = PLAYS) -> float:
     return error_rates.decide_all((name,), of, 0.0, seeds, plays, "test")[name]["found"]
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_the_sign_flip_test_of_signed_ranks_is_wilcoxons(seeds: int) -> None:
+    differences = numpy_generator("test-wilcoxon", seeds).normal(0.3, size=seeds)
+    found = sign_flip_p(error_rates.signed_ranks(differences))
+    assert found == pytest.approx(wilcoxon(differences, method="exact").pvalue, rel=1e-12)
+
+
+def test_ranks_have_ties_through_rounding() -> None:
+    # 0.3 - 0.2, 0.2 - 0.1 and 0.1 are three different floating-point numbers.
+    assert error_rates.signed_ranks(np.array([0.3 - 0.2, 0.1 - 0.2, 0.1, 0.0])).tolist() == [2.0, -2.0, 2.0, 0.0]
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])

@@ -14,8 +14,9 @@ from sklearn.linear_model import LogisticRegression
 
 from attentune.errors import ConfigError, StorageError
 from attentune.seeding import numpy_generator
-from attentune.stats.estimate import Interval, mean_over_seeds_and_examples
+from attentune.stats.estimate import mean_over_seeds_and_examples
 from attentune_lab import synthetic as demo
+from attentune_lab.interval import Interval
 from attentune_lab.shortcut import RELIES, RESISTS, UNDECIDED, ShortcutLine, mean_of, sentences
 from attentune_lab.synthetic import WORDS, DemoRow, generate, write_files
 

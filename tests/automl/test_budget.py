@@ -17,7 +17,6 @@ from attentune.automl.budget import (
     PlanRequest,
     Schedule,
     SpeedModel,
-    jobs_for_memory,
     load_now,
     make_plan,
     parse_duration,
@@ -57,9 +56,6 @@ def test_times_and_workers():
         parse_duration("5s")
     # Workers and the time that they need.
     assert [time_needed([10, 10, 10, 10], 2), time_needed([30, 2, 2], 2), time_needed([], 2)] == [20, 30, 0]
-    for job_bytes, available, expected in ((1_000, 10_000, 8), (2_000, 10_000, 4), (20_000, 10_000, 1), (9, None, 8)):
-        assert jobs_for_memory(8, job_bytes, available) == expected
-    assert jobs_for_memory(8, 0, 10_000) == 8
 
 
 def test_the_seconds_of_a_fold_are_those_of_its_tokens_and_frozen_vectors_are_made_once():

@@ -18,6 +18,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from attentune.automl import delivery
+from attentune.automl.budget import Schedule
 from attentune.config import load_config
 from attentune.inference.fusion import Fusion
 from attentune.inference.predictor import Predictor, predict
@@ -421,6 +422,27 @@ def fuses_all(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(fit(problem, *options, **more), fusion=mean)
 
     monkeypatch.setattr(delivery, "fit_fusion", fit_mean)
+
+
+@pytest.mark.integration
+def test_a_member_that_was_given_up_goes_on_with_more_time(attentune, tiny, tmp_path, fuses_all, monkeypatch):
+    """The folds that it had finished are not trained again, and their models are delivered."""
+
+    def give_up(schedule: Schedule, *_: Any) -> None:
+        for state in schedule.states:
+            state.note = "given up" if state.member.name == "bert-mean" and state.done else ""
+
+    flags = ("--portfolio", "majority,bert-mean", "--folds", "3", "--jobs", "1", *LONG)
+    with monkeypatch.context() as short_of_time:
+        short_of_time.setattr(Schedule, "give_up_late_members", give_up)
+        out, _ = attentune.done(*words(tmp_path, tiny("bert"), *flags))
+    assert re.search(r"^bert-mean .* given up$", out, re.MULTILINE), out
+    attentune.done(*words(tmp_path, tiny("bert"), *flags, "--resume"))
+    names = [name for _, name in tasks(tmp_path) if name.startswith("bert-mean")]
+    assert names[:3] == [f"bert-mean, fold {fold}" for fold in (1, 2, 3)]
+    assert names.count("bert-mean, fold 1") == 1
+    members = json.loads((tmp_path / "best/ensemble.json").read_text())["members"]
+    assert {member["name"] for member in members} == {"majority", "bert-mean"}
 
 
 @pytest.mark.integration

@@ -68,7 +68,6 @@ def test_the_best_is_written_as_a_configuration_to_train_with(whole, tiny):
     lines = out.splitlines()
     assert lines[0].split() == ["trial", "learning_rate", "accuracy", "std", "value", "seconds", "status"]
     assert lines[2].split()[:2] == [best["name"], f"{best['params']['training.learning_rate']:.4g}"]
-    assert "importance: 2 finished trials are too few" in out
     assert f"predict with it: attentune predict {folder / 'search/best'} --input_file FILE" in out
     assert "Trials are scored on 24 of the 48 training rows" in err
     assert "1 of 3 trials failed" in err

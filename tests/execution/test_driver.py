@@ -1,12 +1,14 @@
 """The driver of a command's runs, and one run in a worker process."""
 
 import pickle
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +18,7 @@ from attentune.execution.executor import WorkerKilled
 from attentune.runs.driver import ComparisonStopped, Driver, RunTask, _train_alone, execute_run, only_driver
 from attentune.runs.grid import Run
 from attentune.runs.progress import ComparisonProgress
-from attentune.runs.records import RecordStore
+from attentune.runs.records import RecordStore, RunRecord
 from attentune.training.run_folder import Interrupted, StopRequest
 from helpers.samples import settings
 from helpers.tasks import RUNS, names, noted, sleeping_plan, small_record
@@ -65,18 +67,29 @@ def recorded(folder: Path) -> set[str]:
     return {record.run.name for record in RecordStore(folder).records()}
 
 
-def test_one_run_of_each_kind_comes_first_and_then_the_longest(tmp_path):
-    folder = tmp_path / "comparison"
-    seconds = {"bert": 3.0, "sesame": 7.0}
-    executor = Here(act=lambda task: small_record(task.run, seconds=seconds[task.run.method]))
-    drive(folder, executor)
-    assert [run.method for run in executor.order] == ["bert", *["sesame"] * 6, *["bert"] * 5]
-    assert recorded(folder) == names()
-    # With records from before, the order is known from the start.
-    more = tuple(replace(run, seed=run.seed + 10) for run in RUNS)
-    executor = Here(act=executor.act)
-    drive(folder, executor, (*RUNS, *more))
-    assert [run.method for run in executor.order] == ["sesame"] * 6 + ["bert"] * 6
+def test_one_run_of_each_kind_comes_first_and_then_they_come_in_order(tmp_path):
+    executor, runs = Here(), sorted(RUNS)
+    drive(tmp_path / "comparison", executor, runs)
+    assert [run.method for run in runs] == ["bert"] * 6 + ["sesame"] * 6
+    assert [run.method for run in executor.order] == ["bert", "sesame", *["bert"] * 5, *["sesame"] * 5]
+    assert recorded(tmp_path / "comparison") == names()
+
+
+def test_open_runs_are_expected_to_take_the_time_of_those_that_have_ended(tmp_path, monkeypatch):
+    class Watched(ComparisonProgress):
+        def ended(self, record: RunRecord, number: int, total: int, left: float | None) -> None:
+            told.append((number, total, left))
+
+    def act(task: RunTask) -> None:
+        clock.monotonic.return_value += 10.0
+
+    told: list[tuple[int, int, float | None]] = []
+    drive(tmp_path / "comparison", Here(), RUNS[:2])
+    clock = Mock(wraps=time, monotonic=Mock(return_value=5.0))
+    monkeypatch.setattr("attentune.runs.driver.time", clock)
+    plan, store = sleeping_plan(tmp_path / "comparison", RUNS[:5]), RecordStore(tmp_path / "comparison")
+    Driver(plan, store, Here(act=act), Watched(quiet=True)).run(StopRequest())
+    assert told == [(3, 5, 20.0), (4, 5, 10.0), (5, 5, 0.0)]
 
 
 @pytest.mark.integration

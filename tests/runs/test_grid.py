@@ -20,7 +20,6 @@ from attentune.runs.grid import (
     read_manifest,
     read_methods,
     select_methods,
-    with_saved_choices,
 )
 from helpers.samples import write_reviews
 
@@ -194,20 +193,17 @@ def test_other_settings_are_refused_with_what_differs(tmp_path, now, message):
     assert (tmp_path / MANIFEST_FILE).read_bytes() == before
 
 
-def test_settings_left_open_are_those_that_the_comparison_began_with(tmp_path):
-    began = grid("bert", training__learning_rate=3e-5, training__eval_strategy="epoch")
-    open_comparison(tmp_path, began)
-    assert grid("sesame").configs["sesame"]["cola"]["training.learning_rate"] is None
-    again = with_saved_choices(tmp_path, grid("bert", "sesame"))
-    for method in ("bert", "sesame"):
-        flat = again.configs[method]["cola"]
-        assert (flat["training.learning_rate"], flat["training.eval_strategy"]) == (3e-5, "epoch")
-        assert flat["training.num_train_epochs"] is None
-    open_comparison(tmp_path, again)
+def test_settings_left_open_are_as_the_comparison_began_or_refused(tmp_path):
+    open_comparison(tmp_path / "open", grid("bert"))
+    assert grid("bert").configs["bert"]["cola"]["training.learning_rate"] is None
+    open_comparison(tmp_path / "open", grid("bert", "sesame"))
     # What is not computed with may change.
-    open_comparison(tmp_path, with_saved_choices(tmp_path, grid("bert", training__logging_steps=1)))
-    given = with_saved_choices(tmp_path, grid("bert", training__learning_rate=1))
-    assert given.configs["bert"]["cola"]["training.learning_rate"] == 1, "what is given is not replaced"
+    open_comparison(tmp_path / "open", grid("bert", training__logging_steps=1))
+    open_comparison(tmp_path / "given", grid("bert", training__learning_rate=3e-5))
+    open_comparison(tmp_path / "given", grid("bert", "sesame", training__learning_rate=3e-5))
+    for method, where in (("bert", "bert on cola: "), ("bert-mean", "")):
+        with pytest.raises(CheckpointError, match=f"compared: {where}training.learning_rate: was 3e-05, now None"):
+            open_comparison(tmp_path / "given", grid(method))
 
 
 def test_settings_that_are_a_method_s_or_a_task_s_own_may_differ(tmp_path):

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import signal
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from attentune.errors import CheckpointError, ConfigError, StorageError
 from attentune.metrics.metrics import METRICS
 from attentune.results import RunResult
 from attentune.runs.grid import Run
-from attentune.runs.progress import ComparisonProgress, RunTimes, as_duration, group_of
+from attentune.runs.progress import ComparisonProgress, as_duration
 from attentune.runs.records import RecordStore, RunRecord, failed_record, record_of, unpaired
 from attentune.runs.trained_runs import compare_trained_runs, read_run
 from attentune.stats.compare import holm
@@ -157,46 +156,7 @@ def test_of_the_runs_kept_for_their_score_one_stays(tmp_path):
     assert end(8, 0.9, keep_best=True) == ["seed-7", "seed-8"]
 
 
-# How long a comparison will go on.
-
-
-def run(task: str = "cola", size: int | None = 250, method: str = "bert", seed: int = 1) -> Run:
-    return Run(task, size, method, seed)
-
-
-def seconds_left(done, waiting, running, workers):
-    times = RunTimes()
-    for record in done:
-        times.add(record)
-    return times.left(Counter(map(group_of, waiting)), running, workers)
-
-
-def test_runs_are_expected_to_last_as_those_like_them():
-    done = [
-        small_record(run(), seconds=10),
-        small_record(run(seed=2), seconds=14),
-        small_record(run(seed=6), seconds=1000),  # the machine slept
-        small_record(run(method="sesame"), seconds=40),
-        small_record(run(task="rte"), seconds=110),
-    ]
-    assert seconds_left([], [run(seed=3)], {}, 1) is None
-    assert seconds_left(done, [run(seed=3)], {}, 1) == 14  # the median of its own task, size and method
-    assert seconds_left(done, [run(task="rte", method="ssa-co")], {}, 1) == 110  # of its task and size
-    assert seconds_left(done, [run(task="sst2")], {}, 1) == 40  # of all
-    assert seconds_left(done, [run(seed=3), run(seed=4)], {}, 2) == 14
-    # What is at work counts for the rest of its time, and never below nothing.
-    assert seconds_left(done, [run(seed=3)], {run(seed=4): 5.0, run(seed=5): 99.0}, 2) == pytest.approx(11.5)
-    # The last run does not end sooner for two workers.
-    assert seconds_left(done, [], {run(task="rte", seed=3): 10.0, run(seed=4): 15.0}, 2) == 100
-    # Baselines say nothing about the time of trained runs.
-    baseline = dataclasses.replace(
-        small_record(run(method="tfidf-linear"), seconds=0.5), config={"baseline": "tfidf-linear"}
-    )
-    assert seconds_left([baseline], [run()], {}, 1) is None
-    assert seconds_left([baseline], [], {run(): 3.0}, 1) is None
-    assert seconds_left([baseline], [run(method="tfidf-linear", seed=2)], {}, 1) == 0.5
-    trained = small_record(run(), seconds=60)
-    assert seconds_left([baseline, baseline, trained], [run(method="sesame")], {}, 1) == 60
+def test_durations_in_words():
     words = {None: "", 40.4: "about 40 s", 61: "about 1 min", 3599: "about 1 h 0 min", 7500: "about 2 h 5 min"}
     assert {seconds: as_duration(seconds) for seconds in words} == words
 

@@ -21,11 +21,10 @@ from attentune.results import SEARCH_FILE
 from attentune.runs.driver import execute_run
 from attentune.runs.records import Predictions
 from attentune.runs.search_settings import Search, SearchSettings, check_search
-from attentune.runs.space import Dimension, Space, dimension_of, load_space, space_from, space_names
+from attentune.runs.space import Dimension, Space, dimension_of, space_from
 from attentune.runs.trials import (
     SearchPlan,
     TrialOutcome,
-    importance,
     is_worse,
     next_point,
     part_scores,
@@ -50,7 +49,7 @@ def drawn(search: Search, score: Any, count: int = 100) -> list[TrialOutcome]:
     """Sample trials one by one, each after the one before has ended with its score."""
     trials: list[TrialOutcome] = []
     while len(trials) < count and (point := next_point(search, trials)) is not None:
-        trials.append(TrialOutcome(f"trial-{len(trials) + 1:04d}", point, {}, "done", value=score(point)))
+        trials.append(TrialOutcome(f"trial-{len(trials) + 1:04d}", point, "done", value=score(point)))
     return trials
 
 
@@ -95,19 +94,6 @@ def test_what_is_drawn_depends_on_the_seed_and_the_scores_and_is_not_repeated(sa
 def test_a_run_is_given_up_when_it_is_worse_than_the_median(own, finished, greater, expected):
     others = [scores if isinstance(scores, dict) else {1: scores} for scores in finished]
     assert is_worse(own, others, startup=2, greater_is_better=greater) == expected
-
-
-def test_importance_is_told_of_enough_trials_only():
-    search = search_of(RATE, "random", trials=30, seed=1)
-    trials = drawn(search, lambda params: float(params["kind"] == "good") + params["rate"])
-    assert importance(search, trials[:9]) == (None, "9 finished trials are too few; at least 10 are needed")
-    shares, note = importance(search, trials)
-    assert note == ""
-    assert list(shares) == ["kind", "rate"]
-    assert shares["kind"] > 0.9
-    assert sum(shares.values()) == pytest.approx(1)
-    flat = drawn(search, lambda params: 0.5, 10)
-    assert importance(search, flat) == (None, "all finished trials have the same score")
 
 
 def plan_of(folder: Path, encoder: Path, space: Space, pruner: str = "none", **changes: object) -> SearchPlan:
@@ -242,13 +228,13 @@ def test_the_rule_of_three_parts_against_a_plain_reference():
 def test_ranking_by_value_then_number_then_status():
     given = [(0.8, "done"), (0.855, "done"), (None, "failed"), (0.855, "done"), (0.9, "done"), (0.855, "done"),
              (None, "pruned")]  # fmt: skip
-    trials = [TrialOutcome(f"trial-{n}", {}, {}, status, value=value) for n, (value, status) in enumerate(given)]
+    trials = [TrialOutcome(f"trial-{n}", {}, status, value=value) for n, (value, status) in enumerate(given)]
     for greater_is_better, expected in ((True, [4, 1, 3, 5, 0, 6, 2]), (False, [0, 1, 3, 5, 4, 6, 2])):
         found = ranked(trials, greater_is_better=greater_is_better)
         assert [int(one.name[-1]) for one in found] == expected
 
 
-# What a search varies: flags, files, the papers' grids, and that each value is one.
+# What a search varies: flags, mappings, and that each value is one.
 
 
 def read(text: str) -> Dimension:
@@ -259,14 +245,9 @@ def read(text: str) -> Dimension:
     return found
 
 
-def checked(*searched: str, named: str | None = None, preset: str | None = "bert", **fixed: object) -> Search:
+def checked(*searched: str, preset: str | None = "bert", **fixed: object) -> Search:
     overrides = {name.replace("__", "."): value for name, value in fixed.items()}
-    return check_search(SearchSettings(named, [read(text) for text in searched], preset=preset, overrides=overrides))
-
-
-def tried(*searched: str, **given: object) -> tuple[Space, list[str]]:
-    found = checked(*searched, **given)
-    return found.space, [*found.notes]
+    return check_search(SearchSettings([read(text) for text in searched], preset=preset, overrides=overrides))
 
 
 @pytest.mark.parametrize(
@@ -291,121 +272,46 @@ def test_flags_that_are_mistaken(text, message):
     assert message in problems[0]
 
 
-def test_values_become_what_their_settings_are_and_flags_go_before_a_named_space():
-    space, _ = tried(
+def test_values_become_what_their_settings_are():
+    space = checked(
         "training.learning_rate=1e-5,3e-5", "training.num_train_epochs=2:4", "training.freeze_encoder=no,yes"
-    )
+    ).space
     assert [part.choices for part in space.dimensions] == [(1e-5, 3e-5), (), (False, True)]
-    space, _ = tried("training.per_device_train_batch_size=8:16", "data.max_length=16:64:16")
+    space = checked("training.per_device_train_batch_size=8:16", "data.max_length=16:64:16").space
     assert [part.step for part in space.dimensions] == [1, 16]
     points = space.points()
     assert len(points) == 9 * 4
     assert points[1] == {"training.per_device_train_batch_size": 8, "data.max_length": 32}
     assert all(isinstance(value, int) for point in points for value in point.values())
-    # Flags go before a named space.
-    space, notes = tried(
-        "training.learning_rate=log:1e-5:1e-3", named="ssa", preset=None, training__num_train_epochs="1"
-    )
-    names = [part.name for part in space.dimensions]
-    assert names == [
-        "training.per_device_train_batch_size", "objective.alpha", "model.token_gate.beta", "labels.ratio",
-        "training.learning_rate",
-    ]  # fmt: skip
-    assert notes == ["training.num_train_epochs: is not varied, as training.num_train_epochs is set to 1."]
-    # Another method than the space's own, and another learning rate than the one that goes with it.
-    found = checked(named="sesame", preset="blur-value", training__learning_rate="1e-4", training__seed="7")
-    config = found.config({})
+    found = checked("training.learning_rate=1e-5,1e-4", preset="blur-value", training__seed="7")
+    config = found.config({"training.learning_rate": 1e-4})
     assert (config.preset, config.training.learning_rate, found.seed) == ("blur-value", 1e-4, 7)
-    # One value of an alternative is enough to fix all of it.
-    space, notes = tried(named="task-attention", preset=None, training__learning_rate="1e-4")
-    assert [part.name for part in space.dimensions] == ["model.head.init"]
-    assert notes[0].startswith("regime: is not varied")
+    varied = checked("preset=bert,bert-mean", "training.learning_rate=1e-5,1e-4", preset=None)
+    assert varied.config(varied.space.points()[3]).preset == "bert-mean"
     with pytest.raises(ConfigError, match="has a value of its own too"):
-        tried("training.learning_rate=1e-5,1e-4", training__learning_rate="1e-4")
+        checked("training.learning_rate=1e-5,1e-4", training__learning_rate="1e-4")
 
 
 @pytest.mark.parametrize(("searched", "message"), MISTAKES["searches"])
 def test_mistakes_are_told_before_anything_is_trained(searched, message):
     with pytest.raises(ConfigError) as caught:
-        tried(*searched)
+        checked(*searched)
     assert message in str(caught.value)
 
 
-# The grids as they are printed: SSA, section 4; SesameBERT, section 4; the poster's tables 2 and 3.
-GRIDS = {
-    "ssa": ("ssa-hybrid", 2 * 2 * 3 * 2 * 3 * 3),
-    "sesame": ("sesame", 4),
-    "bert": ("bert", 3 * 2 * 2),
-    "task-attention": ("task-attention", 2 * 2),
-}
-
-
-@pytest.mark.integration
-def test_the_papers_grids():
-    assert set(space_names()) == set(GRIDS)
-    for name, (preset, size) in GRIDS.items():
-        space, notes = tried(named=name, preset=None)
-        points = space.points()
-        assert (len(points), notes) == (size, [])
-        trials = checked(named=name, preset=None)
-        configs = [trials.config(space.settings_of(point)) for point in points]
-        assert {config.preset for config in configs} == {preset}
-        assert len(set(map(repr, configs))) == size
-    first = load_config(preset="ssa-hybrid", overrides={"training.learning_rate": 1e-5, "objective.alpha": 0.7})
-    ssa, _ = tried(named="ssa", preset=None)
-    assert ssa.points()[0] == {
-        "training.learning_rate": 1e-5,
-        "training.per_device_train_batch_size": 16,
-        "training.num_train_epochs": 2.0,
-        "objective.alpha": first.objective.alpha,
-        "model.token_gate.beta": 0.2,
-        "labels.ratio": 0.6,
-    }
-    training = checked(named="sesame", preset=None).config({}).training
-    assert (training.learning_rate, training.per_device_train_batch_size, training.num_train_epochs) == (3e-5, 32, 3)
-    attention, _ = tried(named="task-attention", preset=None)
-    assert attention.settings_of({"regime": "pretrain", "model.head.init": "uniform"}) == {
-        "training.freeze_encoder": True,
-        "training.learning_rate": 1e-3,
-        "model.head.init": "uniform",
-    }
-
-
-def test_a_space_of_ones_own_is_read_or_told_to_be_missing(tmp_path: Path):
-    file = tmp_path / "mine.yaml"
-    file.write_text(
-        "preset: bert\nset: {training: {num_train_epochs: 1}}\n"
-        "space:\n  training:\n    learning_rate: {low: 1e-5, high: 1e-3, log: true}\n  model.head.kind: [cls, mean]\n"
+def test_a_mapping_is_a_space_of_its_values_and_ranges():
+    space = space_from(
+        {"training.learning_rate": {"low": 1e-5, "high": 1e-3, "log": True}, "model.head.kind": ["cls", "mean"]},
+        "space",
     )
-    space, _ = tried(named=str(file), preset=None)
     assert space.dimensions[0] == Dimension("training.learning_rate", (), 1e-5, 1e-3, None, True)
     assert space.dimensions[1].choices == ("cls", "mean")
-    assert space.settings == {"training.num_train_epochs": 1}
     assert space.points() is None
-    varied = checked("preset=bert,bert-mean", "training.learning_rate=1e-5,1e-4", preset=None)
-    assert varied.config(varied.space.points()[3]).preset == "bert-mean"  # type: ignore[index]
-    # A space that is not there.
-    tmp_path = tmp_path.parent / f"{tmp_path.name}-2"
-    tmp_path.mkdir()
-    with pytest.raises(ConfigError, match=r"got 'sesme'.*Did you mean 'sesame'"):
-        load_space("sesme")
-    with pytest.raises(ConfigError, match="no such file"):
-        load_space(str(tmp_path / "no.yaml"))
 
 
 @pytest.mark.parametrize(("content", "message"), MISTAKES["spaces"])
 def test_spaces_that_are_none(content, message):
     with pytest.raises(ConfigError) as caught:
-        space_from(content, "mine.yaml")
-    assert "mine.yaml" in str(caught.value)
+        check_search(SearchSettings(content))
+    assert "space: " in str(caught.value)
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(("preset", "points"), [("bert-mask", 2 * 2 * 3 * 3), ("ssa-co", 2 * 2 * 3 * 2 * 3)])
-def test_a_preset_without_token_head_or_beta_has_its_own_part_of_ssas_grid(preset, points):
-    space, notes = tried(named="ssa", preset=preset)
-    assert len(space.points() or ()) == points
-    assert any(note.startswith("model.token_gate.beta: is not varied, as") for note in notes)
-    assert any(note.startswith("objective.alpha") for note in notes) == (preset == "bert-mask")
-    varied = tried("model.token_gate.beta=0.2,1", named="ssa", preset="ssa-co")[0].dimensions
-    assert varied[-1].choices == (0.2, 1.0), "what the user varies stays"

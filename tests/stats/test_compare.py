@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.stats import t, ttest_1samp
 
-from attentune.errors import ConfigError
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import (
     Ranking,
@@ -49,16 +48,14 @@ def test_over_seeds_it_is_the_paired_t_test() -> None:
     low, high = known.confidence_interval(0.95)
     assert (found.baseline, found.method, found.task, found.metric) == ("bert", "ssa", "rte", "accuracy")
     assert [found.difference, found.low, found.high] == pytest.approx([np.mean(second) - np.mean(first), low, high])
-    assert found.p == found.p_holm == found.p_seeds == pytest.approx(known.pvalue, rel=1e-9)
+    assert found.p == found.p_holm == pytest.approx(known.pvalue, rel=1e-9)
     assert (found.over, found.seeds, found.examples, found.family) == ("seeds", 5, None, 1)
-    assert (found.p_sign_flip, found.p_wilcoxon, found.smallest_p) == (0.0625, 0.0625, 0.0625)
+    assert found.p_sign_flip == 0.0625
     gaps = np.subtract(second, first)
-    assert found.difference_sd == pytest.approx(gaps.std(ddof=1))
     assert found.minimum_detectable_effect == pytest.approx(minimum_detectable_effect(5, gaps.std(ddof=1)))
     assert [found.baseline_mean, found.method_mean] == pytest.approx([0.626, 0.65])
-    assert [found.baseline_sd, found.method_sd] == pytest.approx([np.std(first, ddof=1), np.std(second, ddof=1)])
     assert found.sentence == "ssa beats bert on rte by 2.4 points (95 % CI 0.7 to 4.1, p = 0.016, 5 seeds)"
-    said = "With 5 seeds the exact sign-flip and Wilcoxon tests cannot give a p below 0.0625, whatever the difference."
+    said = "With 5 seeds the exact sign-flip test cannot give a p below 0.0625, whatever the difference."
     assert found.notes == (said,)
 
 
@@ -68,7 +65,6 @@ def test_with_examples_it_is_the_mean_over_both() -> None:
     values = np.stack([second.examples[s].astype(float) - first.examples[s] for s in range(5)])
     known = mean_over_seeds_and_examples(values, confidence=0.9)
     assert [found.low, found.high, found.p] == pytest.approx([known.low, known.high, known.p])
-    assert found.p_seeds == pytest.approx(float(mean_over_seeds(values.mean(axis=1)).p))
     assert (found.over, found.examples) == ("seeds and examples", EXAMPLES)
     assert found.minimum_detectable_effect == pytest.approx(
         minimum_detectable_effect(
@@ -90,7 +86,7 @@ def test_turning_the_two_round_turns_the_verdict_round(scores: list[tuple[int, i
     assert [back.difference, back.low, back.high] == pytest.approx(
         [-there.difference, -there.high, -there.low], abs=1e-12, nan_ok=True
     )
-    for name in ("p", "p_sign_flip", "p_wilcoxon", "minimum_detectable_effect"):
+    for name in ("p", "p_sign_flip", "minimum_detectable_effect"):
         assert getattr(back, name) == pytest.approx(getattr(there, name), rel=1e-9, nan_ok=True)
     order = data.draw(st.permutations(range(len(scores))))
     shuffled = (Runs(one.method, "rte", "accuracy", {s: one.scores[s] for s in order}) for one in (first, second))
@@ -114,7 +110,6 @@ def test_seeds_that_only_one_has_are_left_out_and_named() -> None:
     assert found.seeds == 2
     assert found.difference == pytest.approx(0.025)
     assert found.notes[0] == "Left out, because only one of the two methods has a score: seeds 3, 4, 9."
-    assert found.baseline_collapsed == (9,)
     assert compare_runs(scored("a", [0.5]), Runs("b", "rte", "accuracy", {7: 0.5})).sentence.endswith(
         ": no seed was run with both methods"
     )
@@ -130,12 +125,11 @@ def test_two_seeds_are_enough_for_every_test() -> None:
     known = stats.ttest_rel(second, first)
     low, high = known.confidence_interval(0.8)
     assert [found.low, found.high, found.p] == pytest.approx([low, high, known.pvalue])
-    assert (found.p_holm, found.p_sign_flip, found.p_wilcoxon, found.smallest_p) == (found.p, 0.5, 0.5, 0.5)
+    assert (found.p_holm, found.p_sign_flip) == (found.p, 0.5)
     assert (found.family, found.seeds, found.alpha) == (1, 2, 0.2)
     assert found.minimum_detectable_effect == pytest.approx(
         minimum_detectable_effect(2, np.std([0.1, 0.11], ddof=1), alpha=0.2)
     )
-    assert [found.baseline_sd, found.method_sd] == pytest.approx([np.std(first, ddof=1), np.std(second, ddof=1)])
     assert found.notes[0].startswith("With 2 seeds the exact")
     summary = summarise(scored("bert", first))
     assert summary.sd == pytest.approx(np.std(first, ddof=1))
@@ -151,12 +145,9 @@ def test_one_seed_gives_an_interval_over_examples_and_no_verdict() -> None:
     assert found.low > 0
     assert not found.shown
     assert (found.over, found.examples) == ("examples", EXAMPLES)
-    assert math.isnan(found.method_sd)
     wider = stats.ttest_rel(second.examples[0].astype(float), first.examples[0].astype(float)).confidence_interval(0.99)
     assert compare_runs(first, second, alpha=0.01).low == pytest.approx(wider.low)
-    assert np.isnan(
-        [found.p, found.p_holm, found.p_seeds, found.p_sign_flip, found.smallest_p, found.minimum_detectable_effect]
-    ).all()
+    assert np.isnan([found.p, found.p_holm, found.p_sign_flip, found.minimum_detectable_effect]).all()
     assert found.notes == ()
     assert math.isnan(compare_runs(scored("a", [0.5]), scored("b", [0.9])).low)
 
@@ -199,15 +190,6 @@ def test_a_family_is_corrected_together() -> None:
 
 
 def test_runs_that_do_not_belong_together_are_refused() -> None:
-    runs = [played("bert", 0.6), played("a", 0.7), played("b", 0.6, task="cola"), played("a", 0.6, task="cola")]
-    with pytest.raises(ConfigError) as error:
-        compare_all(runs, "bert")
-    assert error.value.problems == (
-        "compare: got no runs of the baseline 'bert' on cola (accuracy), only of a, b; expected the baseline on every "
-        "task. Run it there too, choose another baseline, or leave the task out.",
-    )
-    with pytest.raises(ValueError, match=r"runs of a on rte \(accuracy\) are given twice; expected one entry"):
-        compare_all([scored("bert", [0.5]), scored("a", [0.5]), scored("a", [0.6])], "bert")
     with pytest.raises(
         ValueError, match=r"runs are of \('cola', 'accuracy', True\) and of \('rte', 'accuracy', True\)"
     ):
@@ -257,7 +239,7 @@ def test_a_comparison_of_folds_says_so_and_leaves_other_tests_out() -> None:
     found = compare_runs(fold_runs("bert", 0.7 + 0 * VALUES), fold_runs("ssa", 0.7 + VALUES))
     assert found.over == "folds"
     assert found.p == pytest.approx(float(mean_over_seeds(VALUES, overlap=1 / 9).p))
-    assert all(math.isnan(p) for p in (found.p_seeds, found.p_sign_flip, found.p_wilcoxon, found.smallest_p))
+    assert math.isnan(found.p_sign_flip)
     assert "10 folds" in found.sentence
     assert "seeds" not in found.sentence
     said = (
@@ -312,7 +294,6 @@ def test_a_run_no_better_than_the_majority_guess_has_collapsed_and_is_counted_in
     found = compare_runs(
         scored("bert", [0.61, 0.62, 0.64], majority_score=0.52), scored("ssa", [0.66, 0.52, 0.67], majority_score=0.52)
     )
-    assert (found.baseline_collapsed, found.method_collapsed) == ((), (1,))
     assert found.difference == pytest.approx((0.05 - 0.10 + 0.03) / 3)
     said = "1 of 3 runs of ssa score no better than a constant answer, or have no defined score (seed 1)."
     assert found.notes[0] == said
@@ -356,11 +337,11 @@ def test_a_summary_has_the_t_interval_the_wider_one_with_examples_or_none() -> N
     assert (found.over, found.seeds, found.examples, found.collapsed) == ("seeds", 4, None, (4,))
     rows = answers(4)
     scores = {seed: float(row.mean()) for seed, row in rows.items()}
-    found = summarise(runs(scores, examples=rows), confidence=0.9)
-    known = mean_over_seeds_and_examples(np.stack([rows[seed] for seed in range(4)]), confidence=0.9)
+    found = summarise(runs(scores, examples=rows))
+    known = mean_over_seeds_and_examples(np.stack([rows[seed] for seed in range(4)]))
     assert [found.low, found.high] == pytest.approx([known.low, known.high])
     assert (found.over, found.examples) == ("seeds and examples", 50)
-    plain = summarise(runs(scores), confidence=0.9)
+    plain = summarise(runs(scores))
     assert found.high - found.low > plain.high - plain.low
     with np.errstate(all="raise"):  # no spread is computed of one value
         one, none = summarise(runs({3: 0.7}, examples={3: np.array([1] * 7 + [0] * 3)})), summarise(runs({3: None}))

@@ -19,13 +19,14 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy.special import ndtri
+from scipy.stats import rankdata
 
 from attentune.data.splits import stratified_folds
 from attentune.results import versions
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import holm, rank_methods
 from attentune.stats.estimate import Estimate, mean_over_seeds, mean_over_seeds_and_examples
-from attentune.stats.paired_tests import mcnemar_p, paired_bootstrap_test, sign_flip_p, signed_ranks
+from attentune.stats.paired_tests import mcnemar_p, paired_bootstrap_test, sign_flip_p
 from attentune.stats.power import minimum_detectable_effect
 from attentune_lab.campaign.campaign import processor, table
 
@@ -162,6 +163,20 @@ def resampled(over: Literal["seeds", "examples", "both"]) -> Callable[[np.ndarra
 
 def _ends(found: Estimate) -> tuple[Any, Any]:
     return found.low, found.high
+
+
+def signed_ranks(differences_S: np.ndarray) -> np.ndarray:
+    """Rank the absolute values of (..., S) differences and give the ranks their signs; zeros get 0 and no rank.
+
+    The sign-flip test of them is Wilcoxon's signed-rank test, exact with ties too, as `scipy.stats.wilcoxon` is not.
+
+    Source: Wilcoxon, Biometrics Bulletin 1, 1945.
+    """
+    differences_S = np.asarray(differences_S, dtype=np.float64)
+    sizes_S = np.where(differences_S == 0, np.nan, np.abs(differences_S))
+    # After subtraction, equal scores may differ in their last bits: round, so that they are ties.
+    ranks_S = rankdata(np.round(sizes_S, 12), axis=-1, nan_policy="omit")
+    return np.where(differences_S == 0, 0.0, np.sign(differences_S) * ranks_S)
 
 
 def mcnemar_of_first_seed(values_PSN: np.ndarray) -> np.ndarray:

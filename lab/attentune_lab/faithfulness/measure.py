@@ -22,7 +22,8 @@ from attentune.inference.scoring import score_rows
 from attentune.metrics.metrics import probabilities_of
 from attentune.models.cpu_layers import attention_by
 from attentune.seeding import numpy_generator
-from attentune.stats.estimate import Interval, bootstrap_mean
+from attentune.stats.estimate import bootstrap_mean
+from attentune_lab.interval import Interval
 
 # ERASER's bins (DeYoung et al. 2020, section 4.2).
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)

@@ -17,8 +17,8 @@ from attentune.inference.predictor import ModelPredictor
 from attentune.models.cpu_layers import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.seeding import torch_generator
-from attentune.stats.estimate import Interval
 from attentune_lab.faithfulness.measure import Progress, agreements, mean_interval
+from attentune_lab.interval import Interval
 
 
 def parts_from_the_head(model: AttentuneForSequenceClassification) -> dict[str, list[str]]:

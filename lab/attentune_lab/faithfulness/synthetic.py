@@ -14,8 +14,8 @@ from attentune.data.tokenization import Spans
 from attentune.errors import ConfigError
 from attentune.explain.methods import METHODS
 from attentune.inference.predictor import Predictor
-from attentune.stats.estimate import Interval
 from attentune_lab.faithfulness.measure import FaithfulnessResult, mean_interval
+from attentune_lab.interval import Interval
 from attentune_lab.synthetic import KINDS, LABEL_NAMES, SPLITS, DemoRow, generate
 
 SHORTCUT_STRENGTH = 0.8

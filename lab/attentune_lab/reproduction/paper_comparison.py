@@ -1,13 +1,19 @@
 """Tables that compare the scores of a reproduction with the published ones."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from attentune.metrics.metrics import GLUE_TASKS, glue_average
 from attentune.report.document import Section, Table
 from attentune.runs.records import RunRecord
 from attentune_lab.reproduction.recipe import AVERAGES, AX, BETWEEN, NO_TASK, RATIO, SECONDS, TEST, Published, Recipe
 
+# The tasks that are averaged. MNLI counts once, with its matched and mismatched rows; AX is a diagnostic set.
+GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+# WNLI's dev rows contradict its training rows, so papers count the majority class on its test rows instead of a model.
+WNLI_SCORE = 0.651
+# By split and metric.
+Scores = Mapping[str, Mapping[str, float | None]]
 _NONE = "-"
 _SPREAD = (
     "Here: the mean over seeds, and after +- the standard deviation (n - 1), of the validation rows. Several metrics of"
@@ -126,6 +132,29 @@ def _mean(values: Sequence[float], digits: int) -> str:
     return f"{statistics.fmean(values):.{digits}f}{spread}"
 
 
+def task_score(scores: Scores) -> float:
+    """Return the mean of a task's metrics over its validation splits; NaN without any, or if one is undefined."""
+    scored = [by_name for split, by_name in scores.items() if split.startswith("validation")]
+    values = [math.nan if value is None else value for by_name in scored for value in by_name.values()]
+    return statistics.fmean(values) if values else math.nan
+
+
+def glue_average(by_task: Mapping[str, Scores]) -> tuple[float, tuple[str, ...]] | None:
+    """Average the scores of GLUE tasks, and return the averaged tasks too; None for fewer than two of them.
+
+    Each task counts once, with the mean of its metrics (F1 and accuracy, Pearson and Spearman) and of its splits (MNLI
+    matched and mismatched). With all eight tasks, WNLI is the ninth, as the majority class (65.1). Scores of WNLI and
+    AX are not used.
+
+    Source: GLUE (Wang et al., 2019), section 4; WNLI as in BERT (Devlin et al., 2019) and the papers that follow it.
+    """
+    tasks = tuple(task for task in GLUE_TASKS if task in by_task)
+    if len(tasks) < 2:
+        return None
+    values = [task_score(by_task[task]) for task in tasks]
+    return statistics.fmean([*values, WNLI_SCORE] if tasks == GLUE_TASKS else values), tasks
+
+
 def _average(records: Iterable[RunRecord], published: Published) -> str:
     """Return the GLUE average, computed for each seed; with the number of tasks if some are missing."""
     by_seed: dict[int, dict[str, RunRecord]] = {}
@@ -135,8 +164,8 @@ def _average(records: Iterable[RunRecord], published: Published) -> str:
     found = [glue_average({task: one.scores for task, one in of_seed.items()}) for of_seed in by_seed.values()]
     averages = [one for one in found if one is not None]
     # Seeds with fewer tasks than others, as in an unfinished comparison, would be averages of something else.
-    most = max((one.tasks for one in averages), key=len, default=())
-    values = [published.scale * one.value for one in averages if one.tasks == most]
+    most = max((tasks for _, tasks in averages), key=len, default=())
+    values = [published.scale * value for value, tasks in averages if tasks == most]
     if not values:
         return _NONE
     return _mean(values, 1) + ("" if most == GLUE_TASKS else f" ({len(most)} tasks)")

@@ -17,7 +17,7 @@ from attentune.report.document import Table
 from attentune.runs.grid import Method, methods_from
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.search import search
-from attentune.runs.space import Dimension, Space, load_space, space_from
+from attentune.runs.space import Dimension, Space, space_from
 from attentune_lab.reproduction.recipe import EMBEDDED, NONE, Recipe, RecipeSearch, Request, load_recipe, select_tasks
 
 # The least number of rows to train on, and to score, when a fraction of the rows is used.
@@ -114,7 +114,7 @@ class PlannedSearch:
     def options(self) -> dict[str, Any]:
         """The settings of `attentune.runs.search`: all points of the space, or some at random."""
         return {
-            "space": {"space": {part.name: list(part.choices) for part in self.space.dimensions}},
+            "space": self.space.dimensions,
             "sampler": "grid" if self.trials == len(self.space.points() or ()) else "random",
             "trials": self.trials,
             "choose": self.choose,
@@ -150,10 +150,10 @@ def plan_searches(
             points = space.points() or []
             if not space.dimensions:
                 continue
-            method, varied = methods[name], {one for part in space.dimensions for one in part.setting_names}
+            method = methods[name]
             own = {**method.settings, **method.by_task.get(part.trained_on, {})}
-            common = {**space.settings, **part.settings, **part.own, **own, **overrides}
-            settings = {key: value for key, value in common.items() if key not in varied}
+            common = {**part.settings, **part.own, **own, **overrides}
+            settings = {key: value for key, value in common.items() if key not in space.names}
             settings["data.task"] = part.trained_on
             if part.train_size is not None:
                 settings["data.max_train_samples"] = part.train_size
@@ -177,15 +177,14 @@ def plan_lines(recipe: Recipe, planned: Plan, searches: Sequence[PlannedSearch],
 
 
 def _space(chosen: RecipeSearch, method: str, encoder: str, overrides: Mapping[str, Any]) -> Space:
-    given = chosen.spaces[method]
-    space = load_space(given) if isinstance(given, str) else space_from({"space": given}, f"search: {method}")
+    space = space_from(chosen.spaces[method], f"search: {method}")
     replaced = chosen.on_embedded if encoder == EMBEDDED else {}
     dimensions = tuple(
         Dimension(one.name, tuple(replaced[one.name])) if one.name in replaced else one
         for one in space.dimensions
-        if not any(name in overrides for name in one.setting_names)
+        if one.name not in overrides
     )
-    return Space(dimensions, None, space.settings)
+    return Space(dimensions)
 
 
 def run_searches(
@@ -209,7 +208,7 @@ def run_searches(
                 " Its records say why; --search none leaves the search out."
             )
         done = sum(trial.status == "done" for trial in result.trials)
-        chosen.append(ChosenSettings(one, best.settings, result.search.metric, best.value, done))
+        chosen.append(ChosenSettings(one, best.params, result.search.metric, best.value, done))
     return chosen
 
 

@@ -47,7 +47,7 @@ class Sentence:
 class RecipeSearch:
     """Which settings the paper searched for each task."""
 
-    spaces: dict[str, Any]  # by method, the name of a search space, or the values of each setting by dotted name
+    spaces: dict[str, dict[str, Any]]  # by method, the values of each setting by dotted name
     choose: str = "score"  # how trials are ranked, as for `attentune search`
     # Values that replace those of a space when the embedded encoder is used.
     on_embedded: dict[str, list[Any]] = field(default_factory=dict)

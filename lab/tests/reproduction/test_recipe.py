@@ -1,6 +1,7 @@
 """Recipes: their tasks and settings, our scores in the places of the published ones, their commands."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from functools import cache
@@ -14,7 +15,14 @@ from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
 from attentune.runs.grid import methods_from, plan_grid, select_methods
 from attentune.runs.records import Run, RunRecord
-from attentune_lab.reproduction.paper_comparison import count_section, method_of_row, score_section
+from attentune_lab.reproduction.paper_comparison import (
+    GLUE_TASKS,
+    count_section,
+    glue_average,
+    method_of_row,
+    score_section,
+    task_score,
+)
 from attentune_lab.reproduction.planning import Part, plan_searches
 from attentune_lab.reproduction.recipe import BETWEEN, NO_TASK, TEST, Published, Recipe, load_recipe, recipe_names
 from attentune_lab.reproduction.steps import count_parts
@@ -96,7 +104,7 @@ def test_searched_methods_and_settings_are_known(name):
     assert recipe.search.instead_of
     for one in searches:
         for point in one.space.points():
-            load_config(preset=one.method.preset, overrides={**one.settings, **one.space.settings_of(point)})
+            load_config(preset=one.method.preset, overrides={**one.settings, **point})
         assert not set(one.settings) & {part.name for part in one.space.dimensions}
     # A number of trials is the same for all methods, up to the size of their grids; fixed settings are not searched.
     few = plan_searches(recipe, recipe.encoder, parts, {}, 3)
@@ -138,6 +146,21 @@ def grid_of(name: str, task: str):
 def settings_of(name: str, method: str, task: str):
     grid = grid_of(name, task)
     return grid.config(next(run for run in grid.runs if run.method == method), Path("unused"))
+
+
+def test_the_papers_grids_are_searched():
+    """SSA, section 4.3; SESAME, section 4."""
+    ssa = {
+        "training.learning_rate": [1e-5, 2e-5],
+        "training.per_device_train_batch_size": [16, 32],
+        "training.num_train_epochs": [2, 3, 5],
+        "objective.alpha": [0.7, 0.9],
+        "model.token_gate.beta": [0.2, 0.5, 0.9],
+        "labels.ratio": [0.6, 1.0, 2.0],
+    }
+    for name in ("ssa-table-2", "ssa-table-3"):
+        assert load_recipe(name).search.spaces["SSA-Hybrid"] == ssa
+    assert load_recipe("sesame-table-1").search.spaces["SesameBERT"] == {"model.blur.sigma": [0.01, 0.1, 0.3, 0.5]}
 
 
 def test_gamma_is_searched_for_bert_with_masked_rows_too():
@@ -299,6 +322,34 @@ def test_times_are_divided_by_the_baselines_of_the_same_regime_and_test_rows_are
         ("", "reproduced", "0.500", "10", "1.250"),
         ("New - test", "published", "5", "-", "-"),
     ]
+
+
+# BERT-base of the SESAME paper's table 1, with second metrics that are made up.
+SCORES = {
+    "cola": {"validation": {"matthews_correlation": 0.521}},
+    "sst2": {"validation": {"accuracy": 0.935}},
+    "mrpc": {"validation": {"f1": 0.889, "accuracy": 0.848}},
+    "stsb": {"validation": {"pearson": 0.871, "spearmanr": 0.858}},
+    "qqp": {"validation": {"f1": 0.712, "accuracy": 0.892}},
+    "mnli": {"validation_matched": {"accuracy": 0.846}, "validation_mismatched": {"accuracy": 0.834}},
+    "qnli": {"validation": {"accuracy": 0.905}},
+    "rte": {"validation": {"accuracy": 0.664}},
+}
+
+
+def test_all_tasks_are_averaged_with_wnli_as_the_majority_class():
+    found = glue_average({**SCORES, "wnli": {"validation": {"accuracy": 0.2}}, "ax": {"validation": {"accuracy": 0.3}}})
+    by_hand = [0.521, 0.935, (0.889 + 0.848) / 2, (0.871 + 0.858) / 2, (0.712 + 0.892) / 2, 0.84, 0.905, 0.664, 0.651]
+    assert found == (pytest.approx(sum(by_hand) / 9), GLUE_TASKS)
+
+
+def test_without_some_tasks_it_says_what_is_averaged_and_only_validation_splits_count():
+    found = glue_average({"rte": SCORES["rte"], "mnli": SCORES["mnli"], "reviews": {"validation": {"accuracy": 1.0}}})
+    assert found == (pytest.approx((0.664 + 0.84) / 2), ("mnli", "rte"))
+    assert glue_average({"rte": SCORES["rte"], "wnli": SCORES["rte"]}) is None
+    assert task_score({"train": {"accuracy": 1.0}, "validation": {"accuracy": 0.5}, "test": {"accuracy": 0.0}}) == 0.5
+    assert math.isnan(task_score({"test": {"accuracy": 0.5}}))
+    assert math.isnan(glue_average({"rte": SCORES["rte"], "stsb": {"validation": {"pearson": None}}})[0])
 
 
 def test_averages_go_by_glues_rule_for_each_seed_and_name_missing_tasks():

@@ -31,7 +31,6 @@ from attentune.automl.budget import (
     PlanRequest,
     Schedule,
     SpeedModel,
-    jobs_for_memory,
     load_now,
     make_plan,
     time_needed,
@@ -54,11 +53,7 @@ from attentune.data.load import load_data
 from attentune.data.tokenization import encode_rows
 from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import CheckpointError, ConfigError, DataError
-from attentune.execution.executor import (
-    MAX_KILLS,
-    WorkerKilled,
-    available_memory_bytes,
-)
+from attentune.execution.executor import MAX_KILLS, WorkerKilled
 from attentune.execution.local import LocalExecutor
 from attentune.io.files import read_json, storage_errors, write_text
 from attentune.metrics.metrics import choose_metric, predictions_of
@@ -160,7 +155,7 @@ class _Training(AutoWork, Plan):
     timed_members: int = 1  # the members of that trial
     is_ordered: bool = False
     is_complete: bool = False
-    late: Collection[str] = ()  # encoders that are tried after all others
+    late: tuple[str, ...] = ()  # encoders that are tried after all others, in their order
     setup: WorkerSetup = field(init=False)
 
     def __post_init__(self) -> None:
@@ -254,14 +249,14 @@ class _Training(AutoWork, Plan):
         self._examine()
         load = load_now() if not encoders else [*encoders.values()][-1].load
         speed = SpeedModel({**known, **encoders}, labels=self.space.num_labels, load=load)
-        self.late = {name for name in self.encoders[1:] if self._frozen_seconds(speed.encoders.get(name)) > most_s}
+        self.late = tuple(name for name in self.encoders[1:] if self._frozen_seconds(speed.encoders.get(name)) > most_s)
         members = sorted(members, key=lambda member: member.encoder in self.late)
         plan = self._plan(members, speed, saved)
         is_fixed = self.config.training.num_train_epochs is not None
         weights = self.work.glob("runs/*/*/*/*/model.safetensors")  # of earlier calls
         free = int(_DISK_SHARE * shutil.disk_usage(self.work).free) + sum(file.stat().st_size for file in weights)
         self.schedule = Schedule(plan, speed, is_fixed, free, self.states)
-        size = jobs_for_memory(self.workers, self.expected_bytes, available_memory_bytes())
+        size = self.executor.room(self.expected_bytes)
         if size < self.workers:
             each = f"{self.expected_bytes / 1e9:.1f} GB"
             self._say_notes([f"Memory suffices for {size} of {self.workers} workers, each of which needs {each}."])

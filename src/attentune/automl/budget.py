@@ -322,13 +322,6 @@ def worker_slots(jobs: int | None, *, use_cpu: bool) -> Slots:
     return replace(slots, threads=max(1, min(cores // slots.count, int(most) if most.isdigit() else cores)))
 
 
-def jobs_for_memory(jobs: int, job_bytes: int, available_bytes: int | None) -> int:
-    """Return how many workers of this size fit into 80 % of the memory: at least 1, at most `jobs`."""
-    if available_bytes is None or job_bytes <= 0:
-        return jobs
-    return max(1, min(jobs, int(0.8 * available_bytes / job_bytes)))
-
-
 # The fewest updates of a further fine-tuned member, as a share of the plan's.
 _FEWEST_SHARE = 0.5
 # The share of its updates after which a late fold may end early, and of the plan's with which a begun member goes on.

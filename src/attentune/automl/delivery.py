@@ -171,9 +171,11 @@ class Delivery:
             rejection=rejection,
         )
         self._write_records(result)
-        # The weights of finished members that are not delivered are removed; their predictions are kept.
+        # The weights of finished members that are not delivered are removed; their predictions are kept. Those of
+        # unfinished ones are kept too: with more time, a resumed call trains their other folds.
         for state in () if self.stop.requested else auto.states:
-            if state.member.name not in best.fusion.members and not state.member.is_baseline:
+            is_delivered = state.member.name in best.fusion.members
+            if state.has_predictions and not is_delivered and not state.member.is_baseline:
                 for folder in state.folders():
                     (folder / WEIGHTS_FILE).unlink(missing_ok=True)
         return result

@@ -64,7 +64,6 @@ class FusionProblem:
     space: LabelSpace
     metric: Metric
     seed: int = 0
-    standard_errors: float = 1.0  # by which the best member must beat a simpler one
 
     @functools.cached_property
     def predictions(self) -> list[np.ndarray]:
@@ -271,9 +270,7 @@ def _only(name: str, problem: FusionProblem) -> Fusion:
 
 def _fit_single(problem: FusionProblem) -> Fusion:
     """Choose the simplest good member."""
-    place, _ = choose_simplest(
-        problem.metric, problem.labels, problem.predictions, standard_errors=problem.standard_errors
-    )
+    place = choose_simplest(problem.metric, problem.labels, problem.predictions)
     return _only(list(problem.logits)[place], problem)
 
 
@@ -493,12 +490,7 @@ def estimate_score(
             other = other[stratified_sample(labels[other], effort.max_rows, seed, "auto estimate rows", part)]
         fitted = fit_fusion(problem.part(other), effort.kinds)
         space = fit_thresholds(
-            fitted.logits,
-            labels[other],
-            problem.space,
-            metric=metric,
-            folds=problem.folds[other],
-            standard_errors=problem.standard_errors,
+            fitted.logits, labels[other], problem.space, metric=metric, folds=problem.folds[other]
         ).label_space
         applied = np.union1d(inside, spread)
         members = {name: problem.logits[name][applied] for name in fitted.fusion.members}

@@ -48,10 +48,8 @@ def utility(metric: Metric, labels: np.ndarray, predictions: np.ndarray) -> floa
     return -math.inf if math.isnan(score) else score if metric.greater_is_better else -score
 
 
-def choose_simplest(
-    metric: Metric, labels: np.ndarray, predictions: Sequence[np.ndarray], *, standard_errors: float = 1.0
-) -> tuple[int, int]:
-    """Choose the first candidate that the best one does not beat by more than the given number of standard errors.
+def choose_simplest(metric: Metric, labels: np.ndarray, predictions: Sequence[np.ndarray]) -> int:
+    """Choose the first candidate that the best one does not beat by more than one standard error.
 
     Source:
         Breiman et al., "Classification and Regression Trees", 1984, section 3.4.3, here with paired differences.
@@ -59,9 +57,9 @@ def choose_simplest(
     best = int(np.argmax([utility(metric, labels, values) for values in predictions]))
     for place in range(best):
         gain, error = paired_gain(metric, labels, predictions[place], predictions[best])
-        if gain <= standard_errors * error:
-            return place, best
-    return best, best
+        if gain <= error:
+            return place
+    return best
 
 
 def paired_gain(metric: Metric, labels: np.ndarray, base: np.ndarray, other: np.ndarray) -> tuple[float, float]:
@@ -130,7 +128,6 @@ def fit_thresholds(
     *,
     metric: Metric,
     folds: np.ndarray,
-    standard_errors: float = 1.0,
 ) -> ThresholdResult:
     """Fit thresholds on all rows, if those fitted on the other folds do well enough (by one standard error)."""
     space = replace(label_space, thresholds=None)
@@ -151,7 +148,7 @@ def fit_thresholds(
     gain, error = paired_gain(metric, labels, default, fitted)
     change = f"changes the cross-fitted {metric.name} by {gain:+.4g} (standard error {error:.2g})"
     must_win = space.is_multilabel or metric.name == "accuracy"
-    if not gain > (standard_errors if must_win else -standard_errors) * error:
+    if not gain > (error if must_win else -error):
         return ThresholdResult(space, default, scores, f"The default decision is kept: fitting thresholds {change}.")
     values = best_thresholds(logits_NC, labels, space, metric)
     text = ", ".join(f"{value:.3f}" for value in values)

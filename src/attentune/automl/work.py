@@ -101,7 +101,7 @@ class AutoWork:
     states: list[MemberState] = field(default_factory=list)  # the members, in the order in which they are tried
     data: TaskData = field(init=False)
     metric: Metric = field(init=False)  # what decides
-    folds_N: np.ndarray = field(init=False)  # the fold of each training row; see `members.save_folds`
+    folds_N: np.ndarray = field(init=False)  # the fold of each training row; see `folds.save_folds`
     tokens_per_row: float = 0.0  # of the training rows, on average
     schedule: Schedule = field(init=False)
     workers: int = 1  # runs at a time, for which memory suffices
@@ -186,7 +186,7 @@ class AutoProgress(ComparisonProgress):
         super().update(done, total, failed=failed, running=running, left=max(self.left_s(), 0.0))
 
     def ended(self, record: RunRecord, number: int, total: int, left: float | None) -> None:
-        """Say why a run failed; of the others, `member_ended` says the score of all together."""
+        """Say why a run failed; the score of a member is told when all of its folds have ended."""
         if not record.is_done:
             self.warning(f"{self.long(record.run)}: {(record.error or {}).get('message')}")
 

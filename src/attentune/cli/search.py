@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from attentune.runs.trials import TrialOutcome
 
 _HELP = f"""
-attentune search --space NAME --output_dir DIR [flags]
+attentune search --search NAME=VALUES --output_dir DIR [flags]
 
 Search hyper-parameters on a task, in parallel, and train a model with the best ones.
 
 {FILE}
---space NAME|FILE  a paper's grid (bert, sesame, ssa, task-attention), or a YAML file
 --search NAME=VALUES...  a setting to vary, and its values
 --sampler grid|random|tpe  how trials are sampled (default: grid for lists of values, else tpe)
 --trials N  number of trials (default: the whole grid; else 20)
@@ -42,7 +41,8 @@ Search hyper-parameters on a task, in parallel, and train a model with the best 
 {QUIET}
 
 examples:
-  attentune search --task rte --data_dir glue_data --space ssa --output_dir searches/rte
+  attentune search --task rte --data_dir glue_data --preset sesame --search model.blur.sigma=0.01,0.1,0.3,0.5 \\
+      --output_dir searches/rte
   attentune search --task cola --data_dir glue_data --preset bert --output_dir searches/cola \\
       --search training.learning_rate=log:1e-5:1e-3 --search training.num_train_epochs=3,5 --trials 30
   attentune search --train_file reviews.csv --search model.head.kind=cls,mean --output_dir searches/reviews
@@ -109,12 +109,10 @@ def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:
         if one is not None and one.name not in known:
             near = did_you_mean(one.name.rpartition(".")[2], [name.rpartition(".")[2] for name in known])
             problems.append(f"--search {one.name}: there is no such setting.{near}")
-    if not dimensions and parsed.space is None:
-        problems.append("search: got nothing to vary, expected --space NAME or --search NAME=VALUES.")
-    names = ("space", "sampler", "trials", "seeds", "choose", "k", "score_on", "search_share", "pruner", "startup",
-             "preset", "config")  # fmt: skip
-    vary = [dimension for dimension in dimensions if dimension is not None]
-    return {**{name: getattr(parsed, name) for name in names}, "vary": vary, "overrides": overrides}
+    names = ("sampler", "trials", "seeds", "choose", "k", "score_on", "search_share", "pruner", "startup", "preset",
+             "config")  # fmt: skip
+    space = [dimension for dimension in dimensions if dimension is not None]
+    return {**{name: getattr(parsed, name) for name in names}, "space": space, "overrides": overrides}
 
 
 def _text(result: SearchResult) -> str:
@@ -133,11 +131,6 @@ def _text(result: SearchResult) -> str:
         rows.append([trial.name, *values, *shown, f"{trial.seconds:.0f}", trial.status])
     header += ["seconds", "status"]
     lines = [table(header, rows, right=range(1, len(header) - 1)), ""]
-    if result.importance is None:
-        lines.append(f"importance: {result.importance_note}.")
-    else:
-        shares = ", ".join(f"{name.split('.')[-1]} {share:.2f}" for name, share in result.importance.items())
-        lines.append(f"importance (share of the variance between trials): {shares}")
     if result.best is None:
         return "\n".join([*lines, "No trial is finished, so none can be selected."]) + "\n"
     return "\n".join([*lines, *_winner_lines(result, result.best)]) + "\n"

@@ -62,8 +62,4 @@ def _text(submission: Any) -> str:
         (name, f"{content.count(chr(10)) - 1:,}", submission.runs[name] or "(filled)")
         for name, content in submission.contents.items()
     ]
-    lines = [table(("file", "rows", "predicted by"), rows, right=(1,))]
-    if (average := submission.average) is not None:
-        wnli = ", with the majority class on WNLI (65.1)" if average.is_complete else ""
-        lines.append(f"\n{average.name} on the validation rows: {100 * average.value:.1f}{wnli}")
-    return "\n".join(lines)
+    return table(("file", "rows", "predicted by"), rows, right=(1,))

@@ -24,7 +24,6 @@ from attentune.runs.grid import (
     open_comparison,
     plan_grid,
     rows_of_task,
-    with_saved_choices,
 )
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import MANIFEST_FILE, RecordStore, RunRecord, unpaired
@@ -59,9 +58,9 @@ class CompareSettings:
     config: str | Path | None = None
     overrides: Mapping[str, Any] | None = None
 
-    def grid(self, folder: str | Path) -> RunGrid:
-        """Return the runs and their settings, of which those left open are as the comparison in the folder has them."""
-        grid = plan_grid(
+    def grid(self) -> RunGrid:
+        """Return the runs and their settings."""
+        return plan_grid(
             tasks=self.tasks,
             methods=methods_named(self.presets, self.settings),
             seeds=_seeds(self.seeds, self.folds),
@@ -69,7 +68,6 @@ class CompareSettings:
             file=self.config,
             overrides=dict(self.overrides or {}) | ({} if self.folds is None else {"data.folds": self.folds}),
         )
-        return with_saved_choices(Path(folder), grid)
 
 
 def compare(
@@ -105,7 +103,7 @@ def compare(
         AttentuneError: an error that the user can correct. Errors of single runs are recorded instead.
         ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); workers have saved and exited.
     """
-    grid, options = CompareSettings(**settings).grid(output_dir), executor or ExecutorOptions(jobs=jobs)
+    grid, options = CompareSettings(**settings).grid(), executor or ExecutorOptions(jobs=jobs)
     options.check()
     folder, display = Path(output_dir), display or ComparisonProgress()
     display.task_name = grid.task_name

@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from attentune.execution.executor import MAX_KILLS, Executor, WorkerKilled
 from attentune.io.files import FileLock
 from attentune.results import RunResult
 from attentune.runs.grid import LOCKS, MANIFEST_FILE, Run, RunGrid, run_config
-from attentune.runs.progress import ComparisonProgress, Group, RunTimes, group_of
+from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import RecordStore, RunRecord, failed_record, record_of
 from attentune.training.run_folder import Interrupted, Pruned, StopRequest
 
@@ -209,22 +209,23 @@ class Driver:
     display: ComparisonProgress
     keep_runs: bool = False
     keep_best: bool = False
+    _began_s: float = 0.0
+    _known: int = 0  # runs that were recorded before
     _done: int = 0
     _failed: int = 0
-    _waiting: dict[Group, deque[Run]] = field(default_factory=dict)
-    _begun: set[Group] = field(default_factory=set)
+    _waiting: list[Run] = field(default_factory=list)
+    _begun: set[tuple[str, str, str]] = field(default_factory=set)  # task, size and method
     _running: dict[Future[RunRecord | None], Run] = field(default_factory=dict)
     # Runs that a worker of a killed command still saves.
     _elsewhere: set[Run] = field(default_factory=set)
-    _since: dict[Run, float] = field(default_factory=dict)
     _kills: Counter[Run] = field(default_factory=Counter)
-    _times: RunTimes = field(default_factory=RunTimes)
     _peak_bytes: int = 0
 
     def run(self, stop: StopRequest) -> None:
         """Run until every run is recorded."""
         self._peak_bytes = self.plan.expected_bytes
         self._add(self.plan.advance(self.executor.size, ()))
+        self._began_s, self._known = time.monotonic(), self._done
         self.display.start(self._total())
         try:
             self._loop(stop)
@@ -255,7 +256,7 @@ class Driver:
                 next_refresh_s = time.monotonic() + _REFRESH_S
             self._submit()
             self._show()
-            if not self._running and not self._elsewhere and not self._count_waiting() and self.plan.is_complete:
+            if not self._running and not self._elsewhere and not self._waiting and self.plan.is_complete:
                 return
             if not self._running:
                 time.sleep(_POLL_S)
@@ -291,36 +292,28 @@ class Driver:
         """Record a run whose worker outlived its command, or let it wait."""
         draft = self.record_store.draft(run)
         if draft is None:
-            self._waiting.setdefault(group_of(run), deque()).append(run)
+            self._waiting.append(run)
         else:
             self._record(draft)
 
-    def _count_waiting(self) -> int:
-        return sum(map(len, self._waiting.values()))
-
-    def _next(self) -> Run | None:
-        """Return the next run: one of each task, size and method first, and then those that take longest."""
-        groups = [group for group, runs in self._waiting.items() if runs]
-        if not groups:
-            return None
-        new = [group for group in groups if group not in self._begun]
-        group = new[0] if new else max(groups, key=lambda group: self._times.expected(group) or 0.0)
-        self._begun.add(group)
-        return self._waiting[group].popleft()
+    def _next(self) -> Run:
+        """Remove the next of the waiting runs and return it: one of each task, size and method comes first."""
+        run = next((run for run in self._waiting if _kind_of(run) not in self._begun), self._waiting[0])
+        self._begun.add(_kind_of(run))
+        self._waiting.remove(run)
+        return run
 
     def _submit(self) -> None:
-        room = self.executor.room(self._peak_bytes) if self._count_waiting() else 0
-        runs = [run for _ in range(room) if (run := self._next()) is not None]
+        room = self.executor.room(self._peak_bytes) if self._waiting else 0
+        runs = [self._next() for _ in range(min(room, len(self._waiting)))]
         if not runs:
             return
         futures = self.executor.submit(execute_run, [(self.plan.task(run),) for run in runs])
         self._running |= dict(zip(futures, runs, strict=True))
-        self._since |= dict.fromkeys(runs, time.monotonic())
 
     # Runs that ended.
 
     def _ended(self, run: Run, future: Future[RunRecord | None]) -> None:
-        del self._since[run]
         try:
             record = future.result()
         except WorkerKilled as error:
@@ -366,15 +359,14 @@ class Driver:
     def _note(self, record: RunRecord) -> None:
         self._done += 1
         self._failed += record.status == "failed"
-        self._times.add(record)
-        self._begun.add(group_of(record.run))
+        self._begun.add(_kind_of(record.run))
         self._peak_bytes = max(self._peak_bytes, int(record.train.get("peak_memory_bytes") or 0))
 
     # Progress and the end.
 
     def _total(self) -> int:
         working = len(self._running) + len(self._elsewhere)
-        return self._done + working + self._count_waiting() + len(self.plan.later)
+        return self._done + working + len(self._waiting) + len(self.plan.later)
 
     def _show(self) -> None:
         running = [*self._running.values(), *self._elsewhere]
@@ -382,11 +374,9 @@ class Driver:
         self.display.update(self._done, self._total(), failed=self._failed, running=running, left=left)
 
     def _seconds_left(self) -> float | None:
-        now = time.monotonic()
-        waiting = Counter({group: len(runs) for group, runs in self._waiting.items()})
-        waiting.update(map(group_of, self.plan.later))
-        running = {run: now - since for run, since in self._since.items()}
-        return self._times.left(waiting, running, self.executor.size)
+        """Estimate the seconds of the open runs from those since the start and the runs that have ended in them."""
+        ended = self._done - self._known
+        return (time.monotonic() - self._began_s) / ended * (self._total() - self._done) if ended else None
 
     def _save_running(self) -> None:
         self.executor.request_stop()
@@ -400,3 +390,7 @@ class Driver:
 
     def _stopped(self, *, at_once: bool = False) -> ComparisonStopped:
         return ComparisonStopped(self._done, self._total(), at_once=at_once)
+
+
+def _kind_of(run: Run) -> tuple[str, str, str]:
+    return run.task, run.size, run.method

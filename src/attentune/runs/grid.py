@@ -22,7 +22,6 @@ from attentune.io.files import check_links, read_json, storage_errors, write_tex
 from attentune.results import ORIGINAL_TRAIN
 from attentune.runs.records import CUSTOM_TASK, LOCKS, MANIFEST_FILE, Run
 from attentune.training.prepare import ending_with_last_weights
-from attentune.training.run_folder import RULED
 
 # Settings that the comparison sets for each run, with the reason for refusing them.
 PER_RUN = {
@@ -124,7 +123,7 @@ def methods_named(names: Sequence[str], settings: Mapping[str, Any] | str | Path
 
 
 def select_methods(names: Sequence[str], defined: Mapping[str, Method]) -> list[Method]:
-    """Return the methods of these names, from `named` or the presets; all of `named` if there are no names."""
+    """Return the methods of these names, from `defined` or the presets; all of `defined` if there are no names."""
     known = (*defined, *preset_names())
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -191,7 +190,9 @@ def plan_grid(
 ) -> RunGrid:
     """Plan all runs, and validate each method's settings on each task."""
     common = dict(overrides or {})
-    problems = [f"{name}: {why}." for name, why in PER_RUN.items() if common.get(name) not in (None, False)]
+    # Not `in (None, False)`: a seed of 0 is a value too, and equal to False.
+    given_per_run = [name for name in PER_RUN if common.get(name) is not None and common[name] is not False]
+    problems = [f"{name}: {PER_RUN[name]}." for name in given_per_run]
     task_settings = _names(_taken("data.tasks", file, common))
     one = _taken("data.task", file, common)
     by_task = settings_by_task(_taken("data.task_settings", file, common), "data.task_settings", problems)
@@ -380,22 +381,6 @@ def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str,
     }
     if content != before:
         write_text(folder / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-
-def with_saved_choices(folder: Path, grid: RunGrid) -> RunGrid:
-    """Return the grid with training settings that are left open as the folder's comparison has them."""
-    before, ruled = read_manifest(folder), [f"training.{setting}" for setting in RULED]
-    common = {name: value for name, value in before["common"].items() if name in ruled}
-
-    def filled(method: str, task: str, flat: dict[str, Any]) -> dict[str, Any]:
-        saved = _saved(before, method, task) or common
-        return flat | {name: saved.get(name) for name in ruled if flat[name] is None}
-
-    configs = {
-        method: {task: filled(method, task, flat) for task, flat in tasks.items()}
-        for method, tasks in grid.configs.items()
-    }
-    return replace(grid, configs=configs, common={**common, **grid.common})
 
 
 def _saved(manifest: Mapping[str, Any], method: str, task: str) -> dict[str, Any] | None:

@@ -1,59 +1,11 @@
-"""The progress of many runs on standard error, and their expected time.
+"""The progress of many runs on standard error."""
 
-The time follows from finished runs.
-"""
-
-import statistics
-from bisect import insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from attentune.runs.records import Run, RunRecord
 from attentune.training.callbacks import LiveDisplay
-
-# The task, size and method of runs that differ in their seeds only.
-Group = tuple[str, str, str]
-
-
-def group_of(run: Run) -> Group:
-    return run.task, run.size, run.method
-
-
-class RunTimes:
-    """The expected seconds of runs, from those that are done.
-
-    The estimate for a run is the (lower) median over the runs of its task, size and method, else over the trained runs
-    of its task and size, else over all trained runs. A median, because the times of runs that were suspended with the
-    machine are outliers.
-    """
-
-    def __init__(self) -> None:
-        # Sorted, by task, size and method; by task and size; and of all trained runs.
-        self._seconds: dict[tuple[str, ...], list[float]] = {}
-
-    def add(self, record: RunRecord) -> None:
-        """Learn from a finished run; failed ones say nothing."""
-        if record.is_done:
-            group = group_of(record.run)
-            for key in [group] if record.config.get("baseline") else [group, group[:2], ()]:
-                insort(self._seconds.setdefault(key, []), record.wall_seconds)
-
-    def expected(self, group: Group) -> float | None:
-        """Return the expected seconds of a run; None while only baselines are done, which take seconds."""
-        known = next((key for key in (group, group[:2], ()) if key in self._seconds), None)
-        return None if known is None else statistics.median_low(self._seconds[known])
-
-    def left(self, waiting: Mapping[Group, int], running: Mapping[Run, float], workers: int) -> float | None:
-        """Estimate the seconds that the remaining runs take; None if that of one of them is not known."""
-        groups = {*(group for group, count in waiting.items() if count), *map(group_of, running)}
-        expected = {group: self.expected(group) for group in groups}
-        if not self._seconds or None in expected.values():
-            return None
-        seconds = sum(count * (expected[group] or 0.0) for group, count in waiting.items() if count)
-        rest = [max(0.0, (expected[group_of(run)] or 0.0) - since) for run, since in running.items()]
-        # One long run may outlast all others.
-        return max([(seconds + sum(rest)) / max(1, workers), *rest])
 
 
 def as_duration(seconds: float | None) -> str:

@@ -30,7 +30,7 @@ from attentune.runs.grid import (
 )
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.search_settings import Search, SearchSettings, check_search
-from attentune.runs.trials import PARTS, SearchPlan, TrialOutcome, importance, optuna_study, rows_of
+from attentune.runs.trials import PARTS, SearchPlan, TrialOutcome, optuna_study, rows_of
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run_folder import Interrupted, StopRequest, stop_on_signal
 
@@ -50,8 +50,6 @@ class SearchResult:
     search: Search  # on which rows trials are scored, and how they are ranked
     trials: list[TrialOutcome]  # best first, then the pruned and the failed ones
     config: Path | None  # the file with the best trial's settings; None if no trial is done
-    importance: dict[str, float] | None  # the share of the ranking values' variance that each dimension explains
-    importance_note: str = ""  # why there is no importance
     model: Path | None = None  # the run folder of the model that was trained with these settings; None if none was
     model_scores: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # that model's scores
 
@@ -76,8 +74,6 @@ class SearchResult:
             "model": None if self.model is None else str(self.model),
             "model_scores": {split: dict(scores) for split, scores in self.model_scores.items()},
             "trials": trials,
-            "importance": self.importance,
-            "importance_note": self.importance_note,
         }
 
 
@@ -149,8 +145,8 @@ def _set_up(options: SearchSettings) -> tuple[Search, dict[str, Any]]:
 
     search = check_search(options)
     options, space = search.options, search.space
-    base = search.config(space.settings_of(space.first_point()))
-    if base.baseline is not None and all(part.name != "preset" for part in space.dimensions):
+    base = search.config(space.first_point())
+    if base.baseline is not None and "preset" not in space.names:
         raise ConfigError(
             f"--preset: got the baseline {base.baseline}, which has no settings to search; expected a preset that"
             " trains, such as bert. attentune train and attentune compare fit baselines."
@@ -165,11 +161,10 @@ def _set_up(options: SearchSettings) -> tuple[Search, dict[str, Any]]:
             f"{data.name}: has fewer than {PARTS} labelled rows to score trials on. Give more, or raise --search_share."
         )
     load_tokenizer(base.model)
-    varied = {name for part in space.dimensions for name in part.setting_names}
     fixed = {
         name: value
         for name, value in to_flat(base).items()
-        if name not in varied and (name not in MAY_DIFFER or name in _DECIDES)
+        if name not in space.names and (name not in MAY_DIFFER or name in _DECIDES)
     }
     parts = [dataclasses.asdict(part) for part in space.dimensions]
     dimensions = {f"space {part.pop('name')}": part for part in parts}
@@ -177,7 +172,7 @@ def _set_up(options: SearchSettings) -> tuple[Search, dict[str, Any]]:
     facts = {"metric": metric, "seed": search.seed, **{name: getattr(options, name) for name in names}}
     facts |= {**fingerprint_rows(data.name, data), **fingerprint_encoders([base])}
     content = json.loads(json.dumps({**fixed, **dimensions, **facts}))
-    return replace(search, metric=metric, notes=(*search.notes, *data.notes)), content
+    return replace(search, metric=metric, notes=tuple(data.notes)), content
 
 
 def _open(folder: Path, search: Search, content: Mapping[str, Any]) -> SearchPlan:
@@ -203,7 +198,7 @@ def _open(folder: Path, search: Search, content: Mapping[str, Any]) -> SearchPla
             " may be raised."
         )
     try:
-        optuna_study(search, [TrialOutcome("", point, {}) for point in manifest["trials"]])
+        optuna_study(search, [TrialOutcome("", point) for point in manifest["trials"]])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{file}: holds a trial that is not of its space ({error}). Name another --output_dir."
@@ -216,9 +211,7 @@ def _open(folder: Path, search: Search, content: Mapping[str, Any]) -> SearchPla
 
 def _result(plan: SearchPlan) -> SearchResult:
     """Rank the trials, and write the settings of the best one and all results."""
-    shares, why = importance(plan.search, plan.trials)
-    task = data_name(vars(plan.search.config({}).data))
-    result = SearchResult(task, plan.search, plan.ranked(), None, shares, why)
+    result = SearchResult(data_name(vars(plan.search.config({}).data)), plan.search, plan.ranked(), None)
     if result.best is not None:
         file = plan.folder / WINNER_FILE
         write_text(file, to_yaml(_best_config(plan, result.best)))
@@ -229,7 +222,7 @@ def _result(plan: SearchPlan) -> SearchResult:
 
 def _best_config(plan: SearchPlan, best: TrialOutcome) -> Config:
     run_settings = {"training.output_dir": os.fspath(plan.folder / BEST_FOLDER), "training.seed": plan.search.seed}
-    return plan.search.config({**best.settings, **run_settings})
+    return plan.search.config({**best.params, **run_settings})
 
 
 def _train_best(config: Config, options: ExecutorOptions, logs: Path, display: ProgressDisplay) -> RunResult:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attentune.config import Config, ModelConfig, load_config, to_flat
+from attentune.config import Config, load_config, to_flat
 from attentune.config.parse import did_you_mean
 from attentune.data.builtin import load_spec
 from attentune.errors import AttentuneError, ConfigError
 from attentune.metrics.metrics import METRICS
 from attentune.plugins import require_extra
 from attentune.runs.records import CUSTOM_TASK
-from attentune.runs.space import Dimension, Space, load_space, space_from
+from attentune.runs.space import Dimension, Space, space_from
 from attentune.training.prepare import ending_with_last_weights
 from attentune.training.run_folder import check_feasible
 
@@ -51,9 +51,8 @@ class SearchSettings:
     """What a search varies, and how it samples, scores and ranks trials.
 
     Attributes:
-        space: the name of a paper's grid, a YAML file, or a mapping of settings to lists of values or {"low", "high",
-            "step", "log"}; also {"space": that mapping, "preset": ..., "set": {...}}.
-        vary: more dimensions; each replaces the space's dimension of the same setting.
+        space: what is varied: a mapping of settings to lists of values or to {"low", "high", "step", "log"}; or a list
+            of dimensions.
         sampler: "grid", "random" or "tpe"; if None, grid if the space is finite, else tpe.
         trials: number of trials; if None, the whole grid, or 20. May be raised later.
         seeds: the number of runs of each trial, with the settings' seed and those after it.
@@ -69,8 +68,7 @@ class SearchSettings:
         overrides: settings of all trials by dotted name.
     """
 
-    space: str | Path | Mapping[str, Any] | None = None
-    vary: Sequence[Dimension] = ()
+    space: Mapping[str, Any] | Sequence[Dimension] = ()
     sampler: str | None = None
     trials: int | None = None
     seeds: int = 1
@@ -93,7 +91,7 @@ class Search:
     space: Space  # with each value converted to its setting's type
     common: Mapping[str, Any]  # settings of all trials by dotted name
     seed: int
-    notes: tuple[str, ...] = ()  # on dimensions of a named space that are not varied
+    notes: tuple[str, ...] = ()  # on the rows
     metric: str = "accuracy"  # known once the rows are read
 
     def config(self, changes: Mapping[str, Any]) -> Config:
@@ -137,70 +135,31 @@ def _config(options: SearchSettings, common: Mapping[str, Any], changes: Mapping
 
 
 def check_search(options: SearchSettings) -> Search:
-    """Check a search's space and settings, and that Optuna, which samples and weighs them, is installed."""
+    """Check a search's space and settings, and that Optuna, which samples the trials, is installed."""
     require_extra("search", "optuna", what="search")
-    if isinstance(options.space, Mapping):
-        given = space_from(options.space if "space" in options.space else {"space": options.space}, "space")
-    else:
-        given = Space() if options.space is None else load_space(str(options.space))
-    notes: list[str] = []
     overrides = dict(options.overrides or {})
     problems = [f"{name}: {why}." for name, why in _REFUSED.items() if overrides.get(name) not in (None, False)]
     if problems:
         raise ConfigError(problems)
+    space = _space(options.space, overrides)
     seed = overrides.pop("training.seed", None)
     preset = overrides.pop("preset", None) if options.preset is None else options.preset
-    if preset is None and (options.config is None or load_config(options.config).preset is None):
-        preset = given.preset
     options = replace(options, preset=preset)
-    if given.dimensions:
-        given, notes = _without_idle_dimensions(given, _config(options, {**given.settings, **overrides}, {}).model)
-    space, more = _whole_space(given, options.vary, options.overrides or {})
-    common = {**space.settings, **overrides}
-    seed = _config(options, common, {} if seed is None else {"training.seed": seed}).training.seed
-    space = _check_space(space, options, common)
-    return Search(_check_sampling(options, space), space, common, seed, (*notes, *more))
+    seed = _config(options, overrides, {} if seed is None else {"training.seed": seed}).training.seed
+    space = _check_space(space, options, overrides)
+    return Search(_check_sampling(options, space), space, overrides, seed)
 
 
-def _without_idle_dimensions(space: Space, model: ModelConfig) -> tuple[Space, list[str]]:
-    """Return a named space without the dimensions that this model does not use, and notes on them.
-
-    BERT-m has gamma but no token head, and co-training has no beta.
-    """
-    names = {name for dimension in space.dimensions for name in dimension.setting_names}
-    if {"preset", "model.token_gate.kind"} & names:
-        return space, []
-    if model.token_gate.kind == "none":
-        idle = {"objective.alpha", *(name for name in names if name.startswith("model.token_gate."))}
-        why = "there is no token gate"
-    elif model.token_gate.beta == 1.0:
-        idle, why = {"model.token_gate.beta"}, "it is 1, as in co-training"
-    else:
-        return space, []
-    kept = tuple(dimension for dimension in space.dimensions if not idle.issuperset(dimension.setting_names))
-    left_out = [dimension.name for dimension in space.dimensions if dimension not in kept]
-    return replace(space, dimensions=kept), [f"{name}: is not varied, as {why}." for name in left_out]
-
-
-def _whole_space(space: Space, vary: Sequence[Dimension], fixed: Mapping[str, Any]) -> tuple[Space, list[str]]:
-    names = [name for dimension in vary for name in dimension.setting_names]
+def _space(given: Mapping[str, Any] | Sequence[Dimension], fixed: Mapping[str, Any]) -> Space:
+    if not given:
+        raise ConfigError("search: got nothing to vary, expected --search NAME=VALUES.")
+    space = Space(tuple(given)) if isinstance(given, (list, tuple)) else space_from(given, "space")
+    names = space.names
     problems = [f"--search {name}: is given more than once." for name in set(names) if names.count(name) > 1]
     problems += [f"--search {name}: has a value of its own too; give one of both." for name in names if name in fixed]
-    notes, kept = [], []
-    for dimension in space.dimensions:
-        taken = [name for name in dimension.setting_names if name in fixed]
-        if taken:
-            notes.append(f"{dimension.name}: is not varied, as {taken[0]} is set to {fixed[taken[0]]}.")
-        elif not set(names).intersection(dimension.setting_names):
-            kept.append(dimension)
-    dimensions = (*kept, *vary)
-    if not dimensions and not problems:
-        problems.append("search: got nothing to vary, expected --space NAME or --search NAME=VALUES.")
     if problems:
         raise ConfigError(sorted(problems))
-    varied = {name for dimension in dimensions for name in dimension.setting_names}
-    settings = {name: value for name, value in space.settings.items() if name not in varied}
-    return replace(space, dimensions=dimensions, settings=settings), notes
+    return space
 
 
 def _check_space(space: Space, options: SearchSettings, common: Mapping[str, Any]) -> Space:
@@ -212,18 +171,15 @@ def _check_space(space: Space, options: SearchSettings, common: Mapping[str, Any
     problems: dict[str, None] = {}
     dimensions = []
     for dimension in space.dimensions:
-        problems |= {
-            f"{name}: cannot be varied: trials must be of the same rows and the same score.": None
-            for name in dimension.setting_names
-            if name in _REFUSED or name in _NOT_VARIED or (name.startswith("data.") and name not in _VARIED_DATA)
-        }
+        name = dimension.name
+        if name in _REFUSED or name in _NOT_VARIED or (name.startswith("data.") and name not in _VARIED_DATA):
+            problems[f"{name}: cannot be varied: trials must be of the same rows and the same score."] = None
         values = []
         for value in dimension.choices or (dimension.low, dimension.high):
             try:
-                config = _config(options, common, space.settings_of({**first, dimension.name: value}))
+                config = _config(options, common, {**first, name: value})
                 check_feasible(config)
-                flat = {**to_flat(config), "preset": config.preset}
-                values.append(value if dimension.alternatives else flat[dimension.name])
+                values.append({**to_flat(config), "preset": config.preset}[name])
             except ConfigError as error:
                 problems |= dict.fromkeys(error.problems)
             except AttentuneError as error:

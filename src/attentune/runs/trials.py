@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     import optuna
 
 PARTS = 3
-# The minimum number of finished trials for an estimate of importance.
-MIN_FOR_IMPORTANCE = 10
 # By status, best first, the name of Optuna's state.
 _STATES = {"done": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL", "running": "RUNNING"}
 
@@ -45,8 +43,7 @@ class TrialOutcome:
     """The outcome of a trial."""
 
     name: str  # "trial-0001" and so on
-    params: dict[str, Any]  # the point of the space
-    settings: dict[str, Any]  # the point's settings, by dotted name
+    params: dict[str, Any]  # the point of the space: the values of settings, by dotted name
     status: str = "running"  # "done", "pruned", "failed" or "running"
     scores: tuple[float, ...] = ()  # the scores of each seed, or of each seed's parts
     value: float | None = None  # the ranking value; None if the trial is not done or its score is undefined
@@ -104,22 +101,6 @@ def optuna_study(
             )
         )
     return study
-
-
-def importance(search: Search, trials: Sequence[TrialOutcome]) -> tuple[dict[str, float] | None, str]:
-    """Return the share of the ranking values' variance that each dimension explains, highest first.
-
-    Computed by functional ANOVA over random forests. Returns None, with the reason, if it cannot be estimated.
-    """
-    done = [trial for trial in trials if trial.status == "done"]
-    if len(done) < MIN_FOR_IMPORTANCE:
-        return None, f"{len(done)} finished trials are too few; at least {MIN_FOR_IMPORTANCE} are needed"
-    if len({trial.value for trial in done}) == 1:
-        return None, "all finished trials have the same score"
-    import optuna
-
-    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-    return optuna.importance.get_param_importances(optuna_study(search, done), evaluator=evaluator), ""
 
 
 def _sampler(search: Search, seed: int) -> optuna.samplers.BaseSampler:
@@ -325,7 +306,7 @@ class SearchPlan(Plan):
     def _outcome(self, name: str, point: dict[str, Any]) -> TrialOutcome:
         if name in self._ended:
             return self._ended[name]
-        trial = TrialOutcome(name, point, self.search.space.settings_of(point))
+        trial = TrialOutcome(name, point)
         runs = self._runs(trial)
         if isinstance(problem := self._settings[name], str):
             ended = replace(trial, status="failed", message=problem)
@@ -367,7 +348,7 @@ class SearchPlan(Plan):
     def _runs(self, trial: TrialOutcome) -> tuple[Run, ...]:
         if trial.name not in self._settings:
             try:
-                self._settings[trial.name] = to_flat(self.search.config(trial.settings))
+                self._settings[trial.name] = to_flat(self.search.config(trial.params))
             except ConfigError as error:
                 self._settings[trial.name] = " ".join(error.problems)
         if isinstance(flat := self._settings[trial.name], str):

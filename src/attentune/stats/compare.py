@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import permutation_test, rankdata, studentized_range
 
-from attentune.errors import ConfigError
 from attentune.stats.estimate import Estimate, bounded_interval, mean_over_seeds, mean_over_seeds_and_examples
-from attentune.stats.paired_tests import sign_flip_test, smallest_p, wilcoxon_test
+from attentune.stats.paired_tests import sign_flip_test, smallest_p
 from attentune.stats.power import minimum_detectable_effect
 from attentune.stats.verdict import Comparison
 
@@ -107,11 +106,11 @@ class Summary:
     collapsed: tuple[int, ...]  # the seeds whose run scores no better than a constant answer, or has no defined score
 
 
-def summarise(runs: Runs, *, confidence: float = 0.95) -> Summary:
+def summarise(runs: Runs) -> Summary:
     """Summarise the runs of a method; the interval has the variance of its comparisons, within the metric's range."""
     seeds = runs.seeds()
     scores_S = np.array([runs.score(seed) for seed in seeds])
-    estimate, examples = estimate_mean(scores_S, runs.example_values(seeds), confidence, runs.overlap)
+    estimate, examples = estimate_mean(scores_S, runs.example_values(seeds), 0.95, runs.overlap)
     low, high = bounded_interval(estimate, runs.bounds)
     return Summary(
         method=runs.method,
@@ -158,7 +157,7 @@ def compare_runs(baseline: Runs, method: Runs, *, alpha: float = 0.05, family: i
     """
     paired = _pair(baseline, method)
     main, advantage_S = _primary(paired, alpha, family), paired.advantage_S
-    # The other tests assume independent runs, which folds are not.
+    # The sign-flip test assumes independent runs, which folds are not.
     independent = len(advantage_S) > 1 and not paired.overlap
     return Comparison(
         baseline=baseline.method,
@@ -170,17 +169,9 @@ def compare_runs(baseline: Runs, method: Runs, *, alpha: float = 0.05, family: i
         p_holm=min(1.0, family * main["p"]) if math.isfinite(main["p"]) else math.nan,
         family=family,
         seeds=len(paired.seeds),
-        p_seeds=float(mean_over_seeds(advantage_S).p) if independent else math.nan,
         p_sign_flip=sign_flip_test(advantage_S) if independent else math.nan,
-        p_wilcoxon=wilcoxon_test(advantage_S) if independent else math.nan,
-        smallest_p=smallest_p(len(advantage_S)) if independent else math.nan,
         baseline_mean=_mean(paired.baseline_S),
         method_mean=_mean(paired.method_S),
-        baseline_sd=_sd(paired.baseline_S),
-        method_sd=_sd(paired.method_S),
-        difference_sd=_sd(advantage_S),
-        baseline_collapsed=tuple(baseline.collapsed()),
-        method_collapsed=tuple(method.collapsed()),
         alpha=alpha,
         greater_is_better=method.greater_is_better,
         notes=tuple(_notes(baseline, method, paired)),
@@ -193,31 +184,9 @@ def compare_all(runs: Sequence[Runs], baseline: str, *, alpha: float = 0.05) -> 
     The family is all comparisons that have a p, over all tasks: the family-wise error rate of the whole table is at
     most alpha. Choose what to compare before looking at the scores.
     """
-    baselines: dict[tuple[str, str], Runs] = {}
-    seen: set[tuple[str, str, str]] = set()
-    for one in runs:
-        key = (one.method, one.task, one.metric)
-        if key in seen:
-            raise ValueError(f"runs of {one.method} on {one.task} ({one.metric}) are given twice; expected one entry")
-        seen.add(key)
-        if one.method == baseline:
-            baselines[one.task, one.metric] = one
-    missing = [one for one in runs if (one.task, one.metric) not in baselines]
-    if missing:
-        by_place: dict[tuple[str, str], set[str]] = {}
-        for one in missing:
-            by_place.setdefault((one.task, one.metric), set()).add(one.method)
-        raise ConfigError(
-            [
-                f"compare: got no runs of the baseline {baseline!r} on {task} ({metric}), only of"
-                f" {', '.join(sorted(others))}; expected the baseline on every task. Run it there too, choose another"
-                " baseline, or leave the task out."
-                for (task, metric), others in sorted(by_place.items())
-            ]
-        )
-    return compare_pairs(
-        [(baselines[one.task, one.metric], one) for one in runs if one.method != baseline], alpha=alpha
-    )
+    baselines = {(one.task, one.metric): one for one in runs if one.method == baseline}
+    pairs = [(baselines[one.task, one.metric], one) for one in runs if one.method != baseline]
+    return compare_pairs(pairs, alpha=alpha)
 
 
 def compare_pairs(pairs: Sequence[tuple[Runs, Runs]], *, alpha: float = 0.05) -> list[Comparison]:
@@ -332,8 +301,8 @@ def _notes_on_p(paired: _Paired) -> list[str]:
     floor = smallest_p(len(paired.seeds))
     if floor > 0.05:
         notes.append(
-            f"With {len(paired.seeds)} seeds the exact sign-flip and Wilcoxon tests cannot give a p below {floor:.3g}, "
-            "whatever the difference."
+            f"With {len(paired.seeds)} seeds the exact sign-flip test cannot give a p below {floor:.3g}, whatever the "
+            "difference."
         )
     return notes
 
@@ -344,10 +313,6 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 def _mean(values_S: np.ndarray) -> float:
     return float(values_S.mean()) if len(values_S) else math.nan
-
-
-def _sd(values_S: np.ndarray) -> float:
-    return float(values_S.std(ddof=1)) if len(values_S) > 1 else math.nan
 
 
 @dataclass(frozen=True)

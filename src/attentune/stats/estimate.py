@@ -19,24 +19,14 @@ from scipy.stats import binomtest
 _VALUES_PER_BATCH = 4_000_000
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A statistic of some rows with its 95 % bootstrap interval over the rows."""
-
-    value: float
-    low: float
-    high: float
-
-
 def bootstrap_interval(
     statistic: Callable[[np.ndarray], float],
     rows: int,
     *,
     generator: np.random.Generator,
     resamples: int = 1000,
-    confidence: float = 0.95,
 ) -> tuple[float, float]:
-    """Compute the percentile bootstrap interval of a statistic of rows.
+    """Compute the 95 % percentile bootstrap interval of a statistic of rows.
 
     Two statistics whose generators have the same key see the same resamples.
     """
@@ -52,44 +42,40 @@ def bootstrap_interval(
     defined = values[np.isfinite(values)]
     if len(defined) < 0.9 * resamples:
         return float("nan"), float("nan")
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(defined, (tail, 1.0 - tail))
+    low, high = np.quantile(defined, (0.025, 0.975))
     return float(low), float(high)
 
 
 def bootstrap_mean(
-    values_N: np.ndarray, *, generator: np.random.Generator, resamples: int = 1000, confidence: float = 0.95
+    values_N: np.ndarray, *, generator: np.random.Generator, resamples: int = 1000
 ) -> tuple[float, float]:
-    """Compute the percentile bootstrap interval of a mean over examples.
+    """Compute the 95 % percentile bootstrap interval of a mean over examples.
 
     Do not base verdicts on it: it ignores the variation between seeds.
     """
     if len(values_N) < 2:
         return float("nan"), float("nan")
-    result = bootstrap_of_mean(values_N, generator=generator, resamples=resamples, confidence=confidence)
+    result = bootstrap_of_mean(values_N, generator=generator, resamples=resamples)
     low, high = result.confidence_interval
     return float(low), float(high)
 
 
-def bootstrap_of_mean(
-    values_N: np.ndarray, *, generator: np.random.Generator, resamples: int, confidence: float
-) -> Any:
-    """Run `scipy.stats.bootstrap` for the mean of (N,) values, in batches of bounded size."""
+def bootstrap_of_mean(values_N: np.ndarray, *, generator: np.random.Generator, resamples: int) -> Any:
+    """Run `scipy.stats.bootstrap` with a 95 % interval for the mean of (N,) values, in batches of bounded size."""
     batch = max(1, _VALUES_PER_BATCH // len(values_N))
     return stats.bootstrap(
         (values_N,),
         np.mean,
         n_resamples=resamples,
         method="percentile",
-        confidence_level=confidence,
         vectorized=True,
         batch=batch,
         rng=generator,
     )
 
 
-def wilson_interval(successes: int, rows: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Compute Wilson's score interval of a proportion; NaN for no rows.
+def wilson_interval(successes: int, rows: int) -> tuple[float, float]:
+    """Compute Wilson's 95 % score interval of a proportion; NaN for no rows.
 
     Unlike the mean +- 1.96 standard errors it stays within 0 and 1, and has a positive width at 0 and 1.
 
@@ -97,7 +83,7 @@ def wilson_interval(successes: int, rows: int, *, confidence: float = 0.95) -> t
     """
     if rows == 0:
         return float("nan"), float("nan")
-    interval = binomtest(successes, rows).proportion_ci(confidence, method="wilson")
+    interval = binomtest(successes, rows).proportion_ci(method="wilson")
     return float(interval.low), float(interval.high)
 
 

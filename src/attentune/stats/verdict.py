@@ -70,17 +70,9 @@ class Comparison:
     examples: int | None  # the number of examples treated as a random sample; None if they are treated as fixed
     over: str  # what the interval and p treat as random
     minimum_detectable_effect: float  # the smallest true difference that this number of seeds and examples
-    p_seeds: float  # the p of the paired t test over seeds, with the examples as fixed
     p_sign_flip: float  # the p of the exact sign-flip test over seeds
-    p_wilcoxon: float  # the p of Wilcoxon's signed-rank test over seeds
-    smallest_p: float  # the smallest p that the last two can give with this number of seeds
     baseline_mean: float  # the baseline's mean score over the common seeds
     method_mean: float  # the method's mean score over the common seeds
-    baseline_sd: float  # the baseline's standard deviation over the common seeds; NaN for one seed
-    method_sd: float  # the method's standard deviation
-    difference_sd: float  # the standard deviation of the differences by seed
-    baseline_collapsed: tuple[int, ...]  # seeds on which the baseline has collapsed
-    method_collapsed: tuple[int, ...]  # seeds on which the method has collapsed
     alpha: float  # the significance level; the interval has the confidence 1 - alpha
     greater_is_better: bool  # the direction of the metric
     notes: tuple[str, ...]  # further remarks for the reader, as sentences

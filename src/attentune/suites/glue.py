@@ -18,8 +18,7 @@ from attentune.errors import ConfigError, DataError
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.io.files import write_bytes
 from attentune.metrics.confusion import CONFUSION_SCORES, bootstrap_confusion_interval, confusion_counts
-from attentune.metrics.metrics import GlueAverage, Scores, glue_average, predictions_of
-from attentune.results import RESULT_FILE, RunResult
+from attentune.metrics.metrics import predictions_of
 from attentune.seeding import numpy_generator
 
 CATEGORIES = ("Lexical Semantics", "Predicate-Argument Structure", "Logic", "Knowledge")
@@ -132,7 +131,6 @@ class Submission:
     runs: Mapping[str, str | None]  # the run folder that predicted each file, by file name
     missing: tuple[str, ...] = ()  # the names of required files that are not in the submission
     warnings: tuple[str, ...] = ()  # reasons why the site may reject the submission, one sentence each
-    average: GlueAverage | None = None  # the mean of the runs' validation scores by GLUE's rule
 
     def zipped(self) -> bytes:
         """Return the zip archive as bytes; equal contents give equal bytes."""
@@ -177,10 +175,8 @@ def make_submission(
     Raises:
         ConfigError: a run was not trained on a GLUE task, or two runs were trained on the same one.
         DataError: a test file is missing or malformed, or its number of rows differs from the published one.
-        CheckpointError: the record of a run is damaged.
     """
     by_task: dict[str, str] = {}
-    scores: dict[str, Scores] = {}
     # All rows are read and counted before the first prediction.
     rows: dict[str, TextRows] = {}
     warnings: list[str] = []
@@ -190,10 +186,6 @@ def make_submission(
         if task in by_task:
             raise ConfigError(f"{run}: was trained on {task}, and so was {by_task[task]}; expected one run a task.")
         by_task[task] = str(saved.folder)
-        if (saved.folder / RESULT_FILE).is_file():
-            recorded = RunResult.load(saved.folder / RESULT_FILE).scores
-            if validation := {split: own for split, own in recorded.items() if split.startswith("validation")}:
-                scores[task] = validation
         rows |= _read_rows(saved, task, data_dir, warnings, allow_partial=allow_partial)
     predicted = {}
     for task, folder in by_task.items():
@@ -210,7 +202,7 @@ def make_submission(
             contents[file.file_name], sources[file.file_name] = site_file([file.fill] * file.rows), None
         else:
             missing.append(file.name)
-    return Submission(contents, sources, tuple(missing), tuple(warnings), glue_average(scores))
+    return Submission(contents, sources, tuple(missing), tuple(warnings))
 
 
 def check_zip_file(file: str | Path) -> None:
