@@ -314,7 +314,6 @@ def test_of_several_tasks_one_is_named(tmp_path: Path) -> None:
     [
         ((), r"holds no finished run of a comparison or search"),
         (("run.json",), r"is a run folder, which is used as it is. Leave out --best"),
-        (("tasks.json",), r"is a run folder"),
     ],
 )
 def test_other_folders_are_refused(tmp_path: Path, files: tuple[str, ...], message: str) -> None:

@@ -98,7 +98,6 @@ def test_the_best_weights_are_kept_where_enough_rows_tell_them() -> None:
     assert choose_settings(TrainingConfig(), size(validation_rows=100)).load_best_model_at_end is True
     assert choose_settings(TrainingConfig(), size(validation_rows=99)).load_best_model_at_end is False
     assert choose_settings(TrainingConfig(eval_strategy="no"), size()).load_best_model_at_end is False
-    assert choose_settings(TrainingConfig(multi_task=True), size()).load_best_model_at_end is False
 
 
 @given(

@@ -20,7 +20,7 @@ from attentune.inference.scoring import score_rows
 from attentune.nn.classifiers import CosineSimilarity
 from attentune.training.linear_probe import Solution, fit_classifier
 from attentune.training.objective import build_objective
-from attentune.training.trainer import TaskTrainer
+from attentune.training.trainer import Trainer
 from helpers.interrupted import log_of, run
 from helpers.samples import BAD, FILLER, GOOD, settings, trainer_of
 from helpers.tiers import integration_unless
@@ -63,12 +63,12 @@ def write(folder: Path, kind: str, *, pairs: bool) -> dict[str, Any]:
     }
 
 
-def built(folder: Path, encoder: Path, **changes: Any) -> TaskTrainer:
+def built(folder: Path, encoder: Path, **changes: Any) -> Trainer:
     """The parts of a run before its first step."""
     return trainer_of(load_config(overrides=settings(folder, encoder, **changes)))
 
 
-def features_of(parts: TaskTrainer) -> np.ndarray:
+def features_of(parts: Trainer) -> np.ndarray:
     inputs = parts.inputs
     options = {"pad_token_id": inputs.tokenizer.pad_token_id, "accelerator": inputs.accelerator}
     return score_rows(
@@ -76,7 +76,7 @@ def features_of(parts: TaskTrainer) -> np.ndarray:
     ).vectors_NF
 
 
-def logits_of(parts: TaskTrainer) -> np.ndarray:
+def logits_of(parts: Trainer) -> np.ndarray:
     inputs = parts.inputs
     return parts.planner.generator.source.scorer.logits(np.arange(len(inputs.labels))).astype(np.float64)
 

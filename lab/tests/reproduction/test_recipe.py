@@ -16,7 +16,16 @@ from attentune.runs.grid import methods_from, plan_grid, select_methods
 from attentune.runs.records import Run, RunRecord
 from attentune_lab.reproduction.paper_comparison import count_section, method_of_row, score_section
 from attentune_lab.reproduction.planning import Part, plan_searches
-from attentune_lab.reproduction.recipe import BETWEEN, NO_TASK, TEST, Published, Recipe, load_recipe, recipe_names
+from attentune_lab.reproduction.recipe import (
+    BETWEEN,
+    NO_TASK,
+    TEST,
+    Published,
+    Recipe,
+    load_recipe,
+    recipe_names,
+    with_task_settings,
+)
 from attentune_lab.reproduction.steps import count_parts
 from helpers.glue_samples import write_glue, write_hans
 from helpers.tasks import small_record
@@ -44,9 +53,9 @@ def test_settings_and_methods_are_known(name):
     recipe = load_recipe(name)
     matrix = plan_grid(
         tasks=recipe.tasks,
-        methods=select_methods((), methods_from(recipe.methods, name)),
+        methods=select_methods((), methods_from(with_task_settings(recipe.methods, recipe.task_settings), name)),
         seeds=(1,),
-        overrides={**recipe.settings, **recipe.on_embedded, "data.task_settings": recipe.task_settings},
+        overrides={**recipe.settings, **recipe.on_embedded},
     )
     assert len(matrix.runs) == len(recipe.tasks) * len(recipe.methods)
     assert all(load_spec(task).name == task for task in (*recipe.tasks, *recipe.instead, *recipe.instead.values()))
@@ -129,9 +138,9 @@ def grid_of(name: str, task: str):
     recipe = load_recipe(name)
     return plan_grid(
         tasks=[task],
-        methods=select_methods((), methods_from(recipe.methods, name)),
+        methods=select_methods((), methods_from(with_task_settings(recipe.methods, recipe.task_settings), name)),
         seeds=(1,),
-        overrides={**recipe.settings, "data.task_settings": recipe.task_settings},
+        overrides=recipe.settings,
     )
 
 

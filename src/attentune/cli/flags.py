@@ -95,6 +95,7 @@ _MEANT = {
     "A file of settings is --config.": "config_file",
     "train trains one preset, --preset NAME; `attentune compare FILE --presets A,B` trains several.": "presets",
     "One encoder is --model_name_or_path; `attentune auto FILE --encoders A,B` tries several.": "models",
+    "One task is --task NAME; `attentune compare --tasks A,B` trains on several.": "tasks",
     "--resume goes on with the last checkpoint in --output_dir.": "resume_from_checkpoint",
     "Low-rank adapters are --lora_rank N.": "lora use_lora",
     "A finished run is quantized by `attentune export RUN --quantize int8`.": "quantize",
@@ -132,7 +133,7 @@ TEXT_SETTINGS = tuple(
         "max_eval_samples",
     )
 )
-_NOT_OF_RUNS = ("tasks", "task_settings", "extra_columns", "extra_train_files", "extra_train_weights", "ignore_words",
+_NOT_OF_RUNS = ("extra_columns", "extra_train_files", "extra_train_weights", "ignore_words",
                 "max_length", "long_texts", "stride", "max_windows")  # fmt: skip
 ROW_SETTINGS = tuple(f"data.{field.name}" for field in dataclasses.fields(DataConfig) if field.name not in _NOT_OF_RUNS)
 # Flags that set a setting to a fixed value.

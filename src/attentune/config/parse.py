@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 from attentune.io.files import read_text
 from attentune.plugins import MARK, full_name, is_plugin, plugin_names
 
@@ -78,8 +76,6 @@ def _parsed(value: Any, hint: Any, facts: Mapping[str, Any]) -> Any:
     """Convert the value of a setting and check it; raise `ValueError` as `coerce` does."""
     if value is False and "no" in facts.get("choices", ()):
         value = "no"  # YAML reads a bare `no` as false
-    if facts.get("mapping"):
-        value = mapping_from(value)
     if facts.get("columns") and isinstance(value, (list, tuple)):
         value = value[0] if len(value) == 1 else json.dumps(_as_list(value, str), ensure_ascii=False)
     if facts.get("file") and isinstance(value, str):
@@ -107,17 +103,6 @@ def _lines_of(value: str) -> str | list[str]:
     if path.suffix.lower() in _LIST_FILES and not {",", " "} & set(value.strip()):
         raise ValueError("a list, or a file with one a line; there is no file of this name.")
     return value
-
-
-def mapping_from(value: Any) -> Any:
-    """Read a mapping in YAML, as it is written on the command line; anything else is returned unchanged."""
-    if not isinstance(value, str):
-        return value
-    try:
-        read = yaml.safe_load(value)
-    except yaml.YAMLError:
-        return value
-    return read if isinstance(read, Mapping) else value
 
 
 def coerce(value: Any, hint: Any) -> Any:

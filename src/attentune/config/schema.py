@@ -242,13 +242,6 @@ class TrainingConfig:
     output_dir: str | None = setting(None, "the run folder (train FILE makes one in runs/ if not given)")
     overwrite_output_dir: bool = setting(False, "empty the run folder first if it is not empty")
     resume: bool = setting(False, "resume from the newest intact checkpoint in the run folder")
-    multi_task: bool = setting(False, "with data.tasks: one shared encoder; each task has its own slots and classifier")
-    task_sampling_exponent: float = setting(
-        0.5,
-        "multi_task: a task gets steps in proportion to its number of rows to this power (0: equal shares)",
-        minimum=0,
-        maximum=1,
-    )
     learning_rate: float | None = setting(
         None, "peak learning rate (if not given: by the encoder's size)", minimum=0, open=True
     )
@@ -369,14 +362,6 @@ class TrainingConfig:
 @dataclass(frozen=True)
 class DataConfig:
     task: str | None = setting(None, "a known task (`attentune list tasks` lists them)")
-    tasks: tuple[str, ...] | None = setting(
-        None, "several known tasks in one command: one run each, or one shared encoder with multi_task"
-    )
-    task_settings: Any = setting(
-        None,
-        "with tasks: settings of single tasks, a mapping by task such as {sts: {objective.loss: pearson}}",
-        mapping=True,
-    )
     data_dir: str | None = setting(None, "the folder of the task's files, as they were published")
     dataset_name: str | None = setting(
         None, "a Hugging Face data set: a hub name, or a folder from save_to_disk or of files"

@@ -19,7 +19,7 @@ from attentune.io.files import read_json
 from attentune.metrics.intervals import baseline_score, example_values
 from attentune.metrics.metrics import METRICS
 from attentune.report.load import RecordedRun, recorded_runs, with_task_names
-from attentune.results import BEST_FOLDER, RESULT_FILE, SEARCH_FILE, TASKS_FILE, TRIALS_FILE, WINNER_FILE
+from attentune.results import BEST_FOLDER, RESULT_FILE, SEARCH_FILE, TRIALS_FILE, WINNER_FILE
 from attentune.runs.records import Predictions, RunRecord, read_records
 from attentune.stats.compare import Runs, Summary, compare_all, compare_pairs, summarise
 from attentune.stats.verdict import Comparison
@@ -334,7 +334,7 @@ def best_run(folder: str | Path, task: str | None = None) -> BestRun:
 def _records(folder: Path) -> list[RunRecord]:
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: there is no such folder. --best expects that of a comparison or search.")
-    if any((folder / name).is_file() for name in (RESULT_FILE, "config.json", TASKS_FILE)):
+    if any((folder / name).is_file() for name in (RESULT_FILE, "config.json")):
         raise CheckpointError(f"{folder}: is a run folder, which is used as it is. Leave out --best.")
     records = read_records(folder)
     if not records:

@@ -30,7 +30,7 @@ from attentune.data.load import load_data, with_calibration, with_extra
 from attentune.errors import ConfigError, DataError
 from attentune.metrics.metrics import Metric, choose_metric
 from attentune.results import RESULT_FILE
-from attentune.training.run_folder import RULED, check_folder, check_writable, config_for_run, free_folder
+from attentune.training.run_folder import check_folder, check_writable, config_for_run, free_folder
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -411,32 +411,20 @@ def choose_settings(training: TrainingConfig, size: RunSize) -> TrainingConfig:
         save_steps=save_steps,
         load_best_model_at_end=_first(
             training.load_best_model_at_end,
-            strategy != "no" and not training.multi_task and size.validation_rows >= MIN_ROWS_TO_CHOOSE,
+            strategy != "no" and size.validation_rows >= MIN_ROWS_TO_CHOOSE,
         ),
     )
 
 
-def settle(
-    inputs: Mapping[str, RunInputs], display: ProgressDisplay, joint: TrainingConfig | None = None
-) -> dict[str, RunInputs]:
-    """Choose the training settings that are open, and say which. Tasks with one encoder have `joint` settings."""
-    sizes = [one.size for one in inputs.values()]
-    rows = sum(size.rows for size in sizes)
-    size = replace(
-        sizes[0],
-        rows=rows,
-        mean_tokens=sum(size.mean_tokens * size.rows for size in sizes) / rows,
-        validation_rows=sum(size.validation_rows for size in sizes),
-    )
-    given = joint or next(iter(inputs.values())).config.training
-    settled = choose_settings(given, size)
+def settle(inputs: RunInputs, display: ProgressDisplay) -> RunInputs:
+    """Choose the training settings that are open, and say which."""
+    given = inputs.config.training
+    settled = choose_settings(given, inputs.size)
     if (line := _describe(given, settled)) is not None:
         display.info(line)
-    for one in inputs.values():
-        if one.loss != one.config.objective.loss:
-            display.info(f"chosen for scores from a dot product: loss {one.loss} (--loss mse for the squared error)")
-    ruled = {name: getattr(settled, name) for name in RULED}
-    return {name: one.with_training(replace(one.config.training, **ruled)) for name, one in inputs.items()}
+    if inputs.loss != inputs.config.objective.loss:
+        display.info(f"chosen for scores from a dot product: loss {inputs.loss} (--loss mse for the squared error)")
+    return inputs.with_training(settled)
 
 
 def default_loss(config: Config, task_type: str, *, is_pair: bool) -> str:

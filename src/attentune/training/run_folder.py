@@ -178,7 +178,7 @@ def config_for_run(config: Config) -> Config:
     """Return the configuration to train with; with `training.resume` and no data, that of the run's `config.yaml`."""
     folder = config.training.output_dir
     data = config.data
-    sourceless = all(way is None for way in (data.task, data.tasks, data.train_file, data.dataset_name))
+    sourceless = all(way is None for way in (data.task, data.train_file, data.dataset_name))
     if folder is None:
         rows = " (and rows to train on: attentune train FILE, --task NAME or --dataset_name NAME)" if sourceless else ""
         raise ConfigError(f"training.output_dir: is missing; name the run folder: --output_dir runs/my-run{rows}")
