@@ -115,7 +115,7 @@ def test_flags_have_the_names_of_training_arguments():
     names = {field.name for field in dataclasses.fields(TrainingArguments)}
     ours = {field.name for field in dataclasses.fields(TrainingConfig)}
     assert ours - names <= {
-        "overwrite_output_dir", "resume", "precision", "fused_layers", "batch_by",
+        "overwrite_output_dir", "resume", "precision", "fused_layers",
         "early_stopping_patience", "early_stopping_threshold",
         "warmup_ratio", "encoder_learning_rate", "freeze_encoder",
             "calibrate", "reject", "thresholds", "linear_probe", "l2_sp", "baselines",

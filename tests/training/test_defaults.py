@@ -147,7 +147,6 @@ def test_an_open_setting_is_not_used() -> None:
         ("bert", {}, "regression", True, "auto"),
         # What needs predictions on the scale of the labels, or more rows in a batch, keeps the squared error.
         ("bi-encoder-mean", {"training.per_device_train_batch_size": 1}, "regression", True, "auto"),
-        ("bi-encoder-mean", {"training.batch_by": "tokens"}, "regression", True, "auto"),
         ("ssa-co", {"model.pair_encoding": "bi-encoder"}, "regression", True, "auto"),
     ],
 )

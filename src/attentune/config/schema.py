@@ -273,12 +273,6 @@ class TrainingConfig:
     per_device_train_batch_size: int | None = setting(
         None, "rows per training batch and device (if not given: 16 or 32, by their number and length)", minimum=1
     )
-    batch_by: str = setting(
-        "rows",
-        "what training batches have equally much of (tokens: as many batches, with more rows where texts are short and"
-        " fewer where they are long)",
-        choices="rows tokens",
-    )
     per_device_eval_batch_size: int | None = setting(
         None,
         "rows per evaluation batch and device (if not given: as many as make 2,048 tokens on a CPU, 16,384 on a GPU)",

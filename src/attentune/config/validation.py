@@ -84,11 +84,11 @@ def _loss(config: Config) -> Iterator[str]:
         )
     if loss != "pearson":
         return
-    needs = "but a correlation needs at least 2 rows in a batch (32 or more are better)"
     if training.per_device_train_batch_size == 1:
-        yield f"training.per_device_train_batch_size: got 1, {needs} with objective.loss pearson."
-    if training.batch_by == "tokens":
-        yield f"training.batch_by: tokens may leave a long text alone, {needs}; with loss pearson set it to rows."
+        yield (
+            "training.per_device_train_batch_size: got 1, but a correlation needs at least 2 rows in a batch (32 or"
+            " more are better) with objective.loss pearson."
+        )
     if config.labels.generator not in ("none", "masked-rows"):
         yield (
             f"labels.generator: {config.labels.generator} compares predictions on the task's own scale, so it needs a"

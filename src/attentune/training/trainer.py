@@ -227,7 +227,6 @@ class Trainer:
             rows_per_batch(self.inputs),
             seed=self.training.seed,
             epoch=self.state.epoch,
-            by_tokens=self.training.batch_by == "tokens",
         )
         size = self.training.gradient_accumulation_steps
         return [batches[start : start + size] for start in range(0, len(batches), size)]
