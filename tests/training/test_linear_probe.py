@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from attentune.config import load_config
+from attentune.config import ObjectiveConfig, load_config
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.inference.scoring import score_rows
@@ -134,7 +134,9 @@ def standardised(x_NF: np.ndarray) -> np.ndarray:
 def fit(
     x_NF: np.ndarray, labels: np.ndarray, space: LabelSpace, weights_N: np.ndarray | None = None, **options: Any
 ) -> Solution:
-    return fit_classifier(x_NF, labels, space, build_objective(space, labels, **options), weights_N, seed=1)
+    return fit_classifier(
+        x_NF, labels, space, build_objective(ObjectiveConfig(**options), space, labels), weights_N, seed=1
+    )
 
 
 @pytest.mark.parametrize("classes", [2, 3])

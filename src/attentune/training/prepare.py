@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from attentune.config import Config, TrainingConfig, load_config
+from attentune.config import Config, ObjectiveConfig, TrainingConfig, load_config
 from attentune.config.parse import did_you_mean
 from attentune.config.validation import find_conflicts, unread_columns
 from attentune.data.columns import with_columns
@@ -236,6 +236,7 @@ def prepare_rows(config: Config, data: TaskData | None = None) -> Prepared:
         raise DataError(f"{data.name}: has no labelled rows to train on, expected a train split.")
     _check_targets(data)
     check_debias(data, config.objective.debias)
+    check_objective(config.objective, data.label_space)
     if settings.eval_strategy != "no" and not any(name.startswith("validation") for name in data.splits):
         raise DataError(f"{data.name}: has no validation rows. Give some, or set --eval_strategy no.")
     metric = choose_metric(settings.metric_for_best_model, data.metrics, data.label_space)
@@ -273,6 +274,38 @@ def check_debias(data: TaskData, kind: str) -> None:
             f"{rows.source}: got {len(rows)} training rows, expected at least {2 * WEAK_FOLDS} for the folds of"
             " objective.debias. Give more rows, or set it to none."
         )
+
+
+def check_objective(objective: ObjectiveConfig, label_space: LabelSpace) -> None:
+    """Check that class weights and label smoothing fit the labels."""
+    weights, is_regression = objective.class_weights, label_space.task_type == "regression"
+    if is_regression and (weights is not None or objective.label_smoothing > 0):
+        raise ConfigError(
+            "objective: class_weights and label_smoothing need classes; this task is a regression. Leave them out."
+        )
+    if weights not in (None, "balanced"):
+        class_weight_values(weights, label_space.names)
+
+
+def class_weight_values(wanted: Any, names: Sequence[str]) -> list[float]:
+    """Return the weight of each class from `objective.class_weights`, a list, a text or a mapping by class."""
+    near = did_you_mean(wanted, ("balanced",)) if isinstance(wanted, str) else ""
+    if isinstance(wanted, str):
+        wanted = [part.strip() for part in wanted.split(",")]
+    if isinstance(wanted, Mapping):
+        if set(map(str, wanted)) != set(names):
+            raise ConfigError(f"objective.class_weights: got {sorted(map(str, wanted))}, expected {sorted(names)}.")
+        wanted = [{str(key): value for key, value in wanted.items()}[name] for name in names]
+    try:
+        values = [float(value) for value in wanted] if isinstance(wanted, Sequence) else []
+    except (TypeError, ValueError):
+        values = []
+    if len(values) != len(names) or any(not np.isfinite(value) or value < 0 for value in values) or not any(values):
+        raise ConfigError(
+            f"objective.class_weights: got {wanted!r}, expected balanced, or {len(names)} numbers of at least 0,"
+            f" one for each of {', '.join(names)}.{near}"
+        )
+    return values
 
 
 def check_calibration(label_space: LabelSpace, *, calibrate: str = "none", thresholds: str = "none") -> None:

@@ -34,8 +34,8 @@ from attentune.training.callbacks import JsonLog, ProgressDisplay, TrainingCallb
 from attentune.training.card import write_results
 from attentune.training.cue_effects import cue_effects, cue_sentence
 from attentune.training.linear_probe import fit_output_scale, freeze_encoder
-from attentune.training.objective import Denominators, new_objective
-from attentune.training.optimizer import LearningRateSchedule, new_optimizer, set_learning_rate
+from attentune.training.objective import Denominators, build_objective
+from attentune.training.optimizer import LearningRateSchedule, build_optimizer, set_learning_rate
 from attentune.training.prepare import Prepared, RunInputs, frame_run, prepare, settle, wants_best
 from attentune.training.run_folder import Interrupted, StopRequest, opened_folder, stop_on_signal
 from attentune.training.trainer import PlanCancelled, Trainer
@@ -126,19 +126,26 @@ def run(
 def build(inputs: RunInputs) -> Trainer:
     """Build all that trains."""
     training, accelerator = inputs.config.training, inputs.accelerator
-    objective = new_objective(inputs)
+    objective = build_objective(
+        replace(inputs.config.objective, loss=inputs.loss),
+        inputs.data.label_space,
+        inputs.labels,
+        row_weights=inputs.weights,
+        score_scale=inputs.score_scale,
+        soft_targets=inputs.has_soft_targets,
+    )
     model = building.new_model(inputs, objective)
     frozen, note = freeze_encoder(inputs, model)
     embeddings = VocabularySubset(model.encoder, building.used_token_ids(inputs))
     planner = building.build_planner(inputs, model)
-    optimizer = new_optimizer(training, model, processes=accelerator.num_processes)
+    optimizer = build_optimizer(training, model, processes=accelerator.num_processes)
     return Trainer(
         inputs=inputs,
         model=model,
         wrapped=accelerator.prepare_model(model),
         objective=objective,
         planner=planner,
-        schedule=LearningRateSchedule.of(training, building.count_steps(inputs, planner)),
+        schedule=LearningRateSchedule(training, building.count_steps(inputs, planner)),
         optimizer=accelerator.prepare_optimizer(optimizer),
         embeddings=embeddings,
         evaluator=building.new_evaluator(inputs, model, frozen),

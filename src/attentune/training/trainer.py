@@ -48,7 +48,6 @@ from attentune.training.optimizer import (
     LearningRateSchedule,
     bare_optimizer,
     clip_gradients,
-    embedding_weight_decay,
 )
 from attentune.training.prepare import RunInputs, row_facts, wants_best
 from attentune.training.run_folder import StopRequest
@@ -131,7 +130,7 @@ class Trainer:
 
     def decay(self) -> float:
         """Return the factor by which weight decay has shrunk the embeddings of unused tokens."""
-        return self.schedule.decay_factor(self.state.step, weight_decay=embedding_weight_decay(self.training))
+        return self.schedule.decay_factor(self.state.step)
 
     @functools.cached_property
     def steps_per_epoch(self) -> int:
