@@ -170,11 +170,6 @@ class ObjectiveConfig:
         " logits in training",
         choices="none product",
     )
-    debias_strength: float = setting(
-        4.0,
-        "with debias: the factor of the weak model's log-probabilities at the end; it rises from 0",
-        minimum=0,
-    )
     ordinal_prediction: str = setting(
         "argmax",
         "ordered classes: predict the most likely class, or the one closest to the expected class number",
