@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from attentune.config import Config, load_config, preset_names, to_flat
+from attentune.config import Config, flatten, load_config, preset_names, to_flat
+from attentune.config.load import read_yaml
 from attentune.config.parse import coerce, did_you_mean, nearest
 from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
 from attentune.errors import ConfigError
@@ -478,6 +479,12 @@ def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:
         raise ConfigError([*problems, *error.problems]) from None
     check(problems)
     return config
+
+
+def given_settings(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the preset and the settings that checked flags and `--config` give, by dotted name, without defaults."""
+    in_file = {} if parsed.config is None else flatten(read_yaml(parsed.config))
+    return in_file | ({} if parsed.preset is None else {"preset": parsed.preset}) | overrides_of(parsed, [])
 
 
 def check(problems: list[str]) -> None:

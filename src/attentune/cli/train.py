@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import FILE, QUIET, Parser, command_parser, config_from, has_flag
+from attentune.cli.flags import FILE, QUIET, Parser, command_parser, config_from, given_settings, has_flag
 from attentune.config import Config
 from attentune.errors import ConfigError, DataError
 
@@ -71,10 +71,12 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.cli.inputs import check_dataset_folder
     from attentune.training.callbacks import ProgressDisplay, is_main_rank
     from attentune.training.prepare import prepare
-    from attentune.training.run_folder import Interrupted, check_feasible, config_for_run
+    from attentune.training.run_folder import Interrupted, check_feasible, config_for_run, resumed_config
 
     # Mistakes are told before PyTorch is imported.
     config = config_for_run(config)
+    if config.training.resume:
+        config = resumed_config(config, given_settings(parsed))
     check_feasible(config)
     check_dataset_folder(config.data)
     prepared = prepare(config)
