@@ -1,5 +1,4 @@
-"""The demo (`attentune demo`): the main job on real sentences, and an experiment with a planted shortcut.
+"""The demo (`attentune demo`): the main job on real sentences.
 
-Start with `run.run_demo`; `domains` reads the sentences, `leaderboard` scores and shows the methods, `shortcut` is the
-experiment of `attentune demo --shortcut`.
+Start with `run.run_demo`; `domains` reads the sentences, `leaderboard` scores and shows the methods.
 """
