@@ -57,6 +57,7 @@ def _baselines(config: Config) -> Iterator[str]:
         "training.calibrate": training.calibrate != "none",
         "training.thresholds": training.thresholds != "none",
         "training.reject": training.reject is not None,
+        "training.report_to": training.report_to != "none",
         "labels.generator": config.labels.generator != "none",
         "objective.debias": config.objective.debias != "none",
     }
