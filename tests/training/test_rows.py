@@ -134,6 +134,15 @@ def test_every_kind_of_task_takes_extra_rows(tiny, tmp_path: Path, name: str) ->
     assert np.isfinite(losses).all()
 
 
+def test_validation_rows_without_labels_are_refused_before_training(tiny, tmp_path: Path) -> None:
+    config = load_config(overrides=settings(tmp_path, tiny("bert")))
+    data = load_data(config.data, seed=1)
+    validation = replace(data.splits["validation"], labels=None)
+    with pytest.raises(DataError, match=r"has no labelled validation rows\. Give some, or set --eval_strategy no"):
+        train(config, data=replace(data, splits={**data.splits, "validation": validation}))
+    assert not (tmp_path / "run").exists()
+
+
 # Soft targets
 
 

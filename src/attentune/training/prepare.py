@@ -237,8 +237,9 @@ def prepare_rows(config: Config, data: TaskData | None = None) -> Prepared:
     _check_targets(data)
     check_debias(data, config.objective.debias)
     check_objective(config.objective, data.label_space)
-    if settings.eval_strategy != "no" and not any(name.startswith("validation") for name in data.splits):
-        raise DataError(f"{data.name}: has no validation rows. Give some, or set --eval_strategy no.")
+    validation = [rows for name, rows in data.splits.items() if name.startswith("validation")]
+    if settings.eval_strategy != "no" and not any(rows.labels is not None and len(rows) for rows in validation):
+        raise DataError(f"{data.name}: has no labelled validation rows. Give some, or set --eval_strategy no.")
     metric = choose_metric(settings.metric_for_best_model, data.metrics, data.label_space)
     return Prepared(config=config, data=data, metric=metric)
 
