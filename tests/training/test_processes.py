@@ -74,9 +74,10 @@ def free_port() -> int:
 def launch(*words: str) -> str:
     """Two processes of `python WORDS`; their standard output. Nothing of them outlives `WAIT_S`."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     process = subprocess.Popen(
         [*launcher, "--master_addr", "127.0.0.1", "--master_port", str(free_port()), *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
