@@ -141,12 +141,12 @@ def built_trainer(config: Any) -> Any:
     from attentune.training.building import load_inputs
     from attentune.training.callbacks import ProgressDisplay
     from attentune.training.prepare import prepare_rows, settle
-    from attentune.training.run import MAIN, build
+    from attentune.training.run import build
     from attentune.training.run_folder import config_for_run
 
     with ProgressDisplay(quiet=True) as display:
         inputs = load_inputs(prepare_rows(config_for_run(config)), display)
-        return build(settle({MAIN: inputs}, display))
+        return build(settle(inputs, display))
 
 
 @functools.cache

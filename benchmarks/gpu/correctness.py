@@ -24,7 +24,7 @@ from attentune.errors import ConfigError
 from attentune.training.callbacks import ProgressDisplay, TrainingCallback, TrainingState
 from attentune.training.optimizer import bare_optimizer
 from attentune.training.run import epochs, train
-from attentune.training.trainer import TaskTrainer
+from attentune.training.trainer import Trainer
 from benchmarks.common import built_trainer, table
 from benchmarks.gpu.workload import Part, Workload, no_tf32
 
@@ -43,7 +43,7 @@ _RATE = 1e-12
 class Observed(TrainingCallback):
     """What a run computed."""
 
-    components: TaskTrainer
+    components: Trainer
     logits: np.ndarray | None = None  # (N, C) of the validation rows
     losses: list[float] = field(default_factory=list)  # of each step
     gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)  # of each step, by parameter, on the CPU
@@ -108,8 +108,8 @@ def config_of(work: Workload, preset: str, rows: str, *, use_cpu: bool) -> Confi
     )
 
 
-def build(config: Config) -> TaskTrainer:
-    components: TaskTrainer = built_trainer(config).first
+def build(config: Config) -> Trainer:
+    components: Trainer = built_trainer(config)
     components.start_classifier()
     return components
 

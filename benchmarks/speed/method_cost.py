@@ -20,7 +20,7 @@ from typing import Any
 from attentune.config import load_config
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import epochs, train
-from attentune.training.trainer import TaskTrainer
+from attentune.training.trainer import Trainer
 from benchmarks.common import (
     RECORDS,
     ROOT,
@@ -83,9 +83,9 @@ def settings_of(study: str, method: str, rows: int, layers: int | None, folder: 
     }
 
 
-def build(settings: Settings) -> TaskTrainer:
-    task: TaskTrainer = built_trainer(load_config(overrides=settings)).first
-    return task
+def build(settings: Settings) -> Trainer:
+    trainer: Trainer = built_trainer(load_config(overrides=settings))
+    return trainer
 
 
 def epoch_seconds(study: str, rows: int, layers: int | None) -> dict[str, dict[str, float]]:

@@ -24,8 +24,6 @@ _PACKAGES = ("attentune", "torch", "transformers", "tokenizers", "accelerate", "
 
 # Files of a run folder: the record of the finished run, and its log.
 RESULT_FILE, LOG_FILE = "run.json", "log.jsonl"
-# Marks the folder of a finished multi-task training, which has one run folder per task.
-TASKS_FILE = "tasks.json"
 # Files of a search's folder: settings, ranked trials, best settings; and the run of the model with the best settings.
 SEARCH_FILE, TRIALS_FILE, WINNER_FILE = "search.json", "trials.json", "config.yaml"
 BEST_FOLDER = "best"

@@ -12,7 +12,7 @@ import pytest
 from attentune.config import load_config
 from attentune.explain.explanation import overlap
 from attentune.explain.texts import explain_texts, predict_explained
-from attentune.inference.predictor import TASKS_FILE, Predictor
+from attentune.inference.predictor import Predictor
 from attentune.report.explanations import effect_text
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
@@ -152,21 +152,6 @@ def test_a_run_without_token_gate_is_told_what_works(plain_run, attentune):
     for words, message in expected.items():
         err = attentune.refused(words[0], plain_run, "--text", "a", "--text_pair", "b", *words[1:])
         assert message in err
-
-
-@pytest.mark.parametrize("command", ["predict", "explain"])
-def test_in_the_folder_of_several_tasks_the_task_names_the_run(run, tmp_path, attentune, command):
-    shutil.copytree(run, tmp_path / "many" / "cola")
-    config = tmp_path / "many" / "cola" / "config.json"
-    config.write_text(config.read_text().replace('"bad"', '"unacceptable"').replace('"good"', '"acceptable"'))
-    (tmp_path / "many" / TASKS_FILE).write_text("{}")
-    rows = tmp_path / "CoLA"
-    rows.mkdir()
-    (rows / "test.tsv").write_text("index\tsentence\n0\tthe film was great\n1\tso dull\n")
-    out, _ = attentune.done(command, tmp_path / "many", "--task", "cola", "--data_dir", tmp_path)
-    assert "acceptable" in out
-    err = attentune.refused(command, tmp_path / "many", "--text", "so dull")
-    assert "holds a run for each of cola; got no task" in err
 
 
 # predict --explain

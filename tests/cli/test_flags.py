@@ -67,10 +67,8 @@ OTHER["training.baselines"] = ("majority,cosine", "majority,cosine")
 # What one setting alone would contradict.
 NEEDS: dict[str, dict[str, str]] = {
     "training.eval_strategy": {"training.eval_steps": "5"},
-    "training.multi_task": {"data.tasks": "cola,rte"},
     "training.lora_alpha": {"training.lora_rank": "4"},
     "training.lora_dropout": {"training.lora_rank": "4"},
-    "data.task_settings": {"data.tasks": "cola,rte"},
     "objective.focal_gamma": {"objective.loss": "focal"},
     "training.calibrate": {"data.calibration_share": "0.1"},
     "training.thresholds": {"data.calibration_share": "0.1"},
@@ -118,9 +116,9 @@ def test_flags_have_the_names_of_training_arguments():
     names = {field.name for field in dataclasses.fields(TrainingArguments)}
     ours = {field.name for field in dataclasses.fields(TrainingConfig)}
     assert ours - names <= {
-        "overwrite_output_dir", "resume", "precision", "fused_layers", "batch_by",
+        "overwrite_output_dir", "resume", "precision", "fused_layers",
         "early_stopping_patience", "early_stopping_threshold",
-        "warmup_ratio", "multi_task", "task_sampling_exponent", "encoder_learning_rate", "freeze_encoder",
+        "warmup_ratio", "encoder_learning_rate", "freeze_encoder",
             "calibrate", "reject", "thresholds", "linear_probe", "l2_sp", "baselines",
         "lora_rank", "lora_alpha", "lora_dropout",
     }  # fmt: skip
@@ -222,8 +220,8 @@ _FOLDER = Path(attentune.cli.__file__).parent
 # Commands that train, whose settings all apply.
 _TRAIN = ("train", "auto", "compare", "search")
 # Settings that the commands on a finished run must not show: they are those of its training.
-_OF_TRAINING = ("data.max_length", "data.long_texts", "data.stride", "data.max_windows", "data.tasks",
-                "data.task_settings", "data.extra_train_files", "data.extra_train_weights")  # fmt: skip
+_OF_TRAINING = ("data.max_length", "data.long_texts", "data.stride", "data.max_windows",
+                "data.extra_train_files", "data.extra_train_weights")  # fmt: skip
 _ON_RUNS = ("predict", "explain", "evaluate", "calibrate")
 # Of these, those that read texts and need no splits.
 _ON_TEXTS = ("predict", "explain")

@@ -218,24 +218,12 @@ def padding(lengths: np.ndarray, batches: list[np.ndarray]) -> int:
 @given(LENGTHS, st.integers(1, 40), st.integers(0, 2**40), st.integers(0, 9))
 def test_every_place_stands_in_exactly_one_batch(lengths, rows, seed, epoch):
     by_rows = bucketed_order(lengths, rows, seed=seed, epoch=epoch)
-    by_tokens = bucketed_order(lengths, rows, seed=seed, epoch=epoch, by_tokens=True)
-    for batches in (by_rows, by_tokens, sorted_order(lengths, rows)):
+    for batches in (by_rows, sorted_order(lengths, rows)):
         placed = np.concatenate(batches) if batches else np.zeros(0)
         assert sorted(placed.tolist()) == list(range(len(lengths)))
         assert len(batches) == -(-len(lengths) // rows)
         assert all(len(batch) for batch in batches)
-        assert batches is by_tokens or sorted(map(len, batches))[1:] == [rows] * (len(batches) - 1)
-
-
-def test_batches_by_tokens_have_about_equally_many():
-    lengths = np.random.default_rng(0).integers(2, 128, 1000)
-    batches = bucketed_order(lengths, 16, seed=1, epoch=0, by_tokens=True)
-    tokens = [int(lengths[batch].sum()) for batch in batches]
-    assert max(tokens) - min(tokens) <= 2 * 128  # a row less or more at either end
-    rows = [len(batch) for batch in batches]
-    assert max(rows) > 3 * min(rows), "short rows are many in a batch"
-    by_rows = [int(lengths[batch].sum()) for batch in bucketed_order(lengths, 16, seed=1, epoch=0)]
-    assert max(by_rows) > 5 * min(by_rows)
+        assert sorted(map(len, batches))[1:] == [rows] * (len(batches) - 1)
 
 
 def test_the_order_is_a_function_of_seed_and_epoch():

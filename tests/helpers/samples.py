@@ -63,14 +63,14 @@ def settings(folder: Path, encoder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def trainer_of(config: Any) -> Any:
-    """Return the `TaskTrainer` of a configuration, as a run builds it before its first step."""
+    """Return the `Trainer` of a configuration, as a run builds it before its first step."""
     from attentune.training.building import load_inputs
     from attentune.training.callbacks import ProgressDisplay
     from attentune.training.prepare import prepare_rows, settle
-    from attentune.training.run import MAIN, build
+    from attentune.training.run import build
 
     display = ProgressDisplay(quiet=True)
-    return build(settle({MAIN: load_inputs(prepare_rows(config), display)}, display)).first
+    return build(settle(load_inputs(prepare_rows(config), display), display))
 
 
 # Small tasks for the checks of data, and findings of a report

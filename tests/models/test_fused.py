@@ -19,7 +19,7 @@ from attentune.models.cpu_layers import (
     use_fused_layers,
     use_own_attention,
 )
-from attentune.training.optimizer import new_optimizer
+from attentune.training.optimizer import build_optimizer
 from helpers.native import needs_native
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, SECOND, build, encoded
@@ -202,7 +202,7 @@ def test_kept_copies_are_made_again_where_weights_changed(tiny: Tiny, copied: li
 def test_the_optimiser_writes_the_copies_that_training_reads(tiny: Tiny, family: str, copied: list[int]) -> None:
     model, inputs = built(tiny, family)
     use_fused_layers(model)
-    optimizer = new_optimizer(TrainingConfig(learning_rate=1e-3), model, processes=1)
+    optimizer = build_optimizer(TrainingConfig(learning_rate=1e-3), model)
     weight = find_parts(fused._fused_modules(model)[0]).linears[-1].weight
 
     def one_step(*, is_last: bool = False) -> torch.Tensor:

@@ -12,14 +12,11 @@ from attentune.models.vocabulary_subset import VocabularySubset
 from attentune.training.optimizer import (
     LearningRateSchedule,
     build_optimizer,
-    embedding_weight_decay,
     set_learning_rate,
 )
 from helpers.tiny import FAMILIES
 
 STEPS = 6
-SCHEDULE = LearningRateSchedule(learning_rate=1e-2, total_steps=STEPS)
-WEIGHT_DECAY = 0.1
 IDS = torch.tensor([[7, 9, 30, 41], [9, 9, 12, 1]])
 
 
@@ -27,18 +24,17 @@ def trained(model, compact: bool, l2_sp: float = 0.0) -> dict[str, torch.Tensor]
     """The weights after a few clipped AdamW steps in evaluation mode (no dropout), so that only the table differs."""
     drop_pooler(model.eval())
     embeddings = VocabularySubset(model, np.unique(IDS.numpy())) if compact else None
-    rates = {"learning_rate": SCHEDULE.learning_rate, "weight_decay": WEIGHT_DECAY, "l2_sp": l2_sp}
-    optimizer = build_optimizer(model, **rates)
+    training = TrainingConfig(learning_rate=1e-2, weight_decay=0.1, l2_sp=l2_sp)
+    schedule, optimizer = LearningRateSchedule(training, STEPS), build_optimizer(training, model)
     for step in range(STEPS):
-        set_learning_rate(optimizer, SCHEDULE.factor(step))
+        set_learning_rate(optimizer, schedule.factor(step))
         hidden_BTD = model(input_ids=IDS).last_hidden_state
         (hidden_BTD * torch.linspace(-1, 1, hidden_BTD.numel()).view_as(hidden_BTD)).mean().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
     if embeddings is not None:
-        training = TrainingConfig(weight_decay=WEIGHT_DECAY, l2_sp=l2_sp)
-        embeddings.expand(SCHEDULE.decay_factor(STEPS, weight_decay=embedding_weight_decay(training)))
+        embeddings.expand(schedule.decay_factor(STEPS))
     return dict(model.state_dict())
 
 

@@ -28,7 +28,6 @@ from attentune.report.writing import (
     write_figures,
     write_report,
 )
-from attentune.results import RunResult
 from attentune.runs.records import Run
 from helpers.hostile_texts import HOSTILE
 from helpers.made_records import write_comparison, write_record
@@ -393,22 +392,6 @@ def test_the_loss_figure_is_the_tasks_loss_on_a_logarithmic_axis(tmp_path):
     assert figure.axes[0].get_yscale() == "log"
     xs, ys = drawn_numbers(figure)[0]
     assert (list(xs), list(ys)) == ([10.0, 11.0, 12.0, 13.0], [8.0, 4.0, 2.0, 1.0])
-
-
-def test_the_folder_of_several_tasks_is_a_run_a_task(tmp_path):
-    record = write_record(tmp_path / "made", Run("rte", None, "bert", 3), None)
-    for task in ("rte", "sst2"):
-        (tmp_path / "both" / task).mkdir(parents=True)
-        config = record.config | {"preset": "bert", "data": record.config["data"] | {"task": task}}
-        facts = {field.name: getattr(record, field.name) for field in dataclasses.fields(RunResult)}
-        result = RunResult(**facts | {"config": config})
-        (tmp_path / "both" / task / "run.json").write_text(result.to_json())
-    (tmp_path / "both" / "tasks.json").write_text("{}")
-    cells = compare_methods(collect([str(tmp_path / "both")]).runs).to_dict()["cells"]
-    assert [(one["task"], one["method"], one["mean"], one["n"]) for one in cells] == [
-        ("rte", "bert", 0.5, 1),
-        ("sst2", "bert", 0.5, 1),
-    ]
 
 
 @pytest.mark.integration

@@ -85,15 +85,12 @@ def test_methods_of_a_seed_see_the_same_rows_and_seeds_see_others(tmp_path):
 def test_own_settings_go_before_common_ones_and_those_of_a_task_before_both(tmp_path):
     (tmp_path / "methods.yaml").write_text(
         "quick: {preset: bert-mean, set: {training: {learning_rate: 1.0e-3}, objective.class_weights: {a: 1, b: 2}},"
-        " tasks: {RTE: {training.learning_rate: 2.0e-3}}}\nplain:\n"
+        " tasks: {sst2: {training.num_train_epochs: 9}, RTE: {training: {learning_rate: 2.0e-3}}}}\n"
+        "plain: {tasks: {RTE: {training.num_train_epochs: 5}}}\n"
     )
     named = read_methods(tmp_path / "methods.yaml")
     common = {"training.learning_rate": 1e-4, "training.num_train_epochs": 2}
-    by_task = {"sst2": {"training.num_train_epochs": 9}, "rte": {"training.num_train_epochs": 5}}
-    given = {**common, "data.task_settings": by_task}
-    grid = plan(*named.values(), overrides=given, seeds=[7])
-    text = "{sst2: {training.num_train_epochs: 9}, RTE: {training: {num_train_epochs: 5}}}"
-    assert plan(*named.values(), overrides={**given, "data.task_settings": text}, seeds=[7]) == grid
+    grid = plan(*named.values(), overrides=common, seeds=[7])
     found = {
         (run.method, run.task): (
             grid.config(run, FOLDER).training.learning_rate,
@@ -103,7 +100,7 @@ def test_own_settings_go_before_common_ones_and_those_of_a_task_before_both(tmp_
     }
     assert found == {
         ("quick", "cola"): (1e-3, 2),
-        ("quick", "rte"): (2e-3, 5),
+        ("quick", "rte"): (2e-3, 2),
         ("plain", "cola"): (1e-4, 2),
         ("plain", "rte"): (1e-4, 5),
     }
@@ -121,11 +118,9 @@ def test_a_file_s_preset_gives_way_to_a_method_s_and_its_other_settings_stay(tmp
     assert (config.model.head.kind, config.model.dropout, config.preset) == ("cls-mean", 0.2, "bert-cls-mean")
 
 
-def test_tasks_may_be_named_by_the_settings_and_other_spellings_are_the_same_task():
-    assert [run.task for run in plan("bert", tasks=None, overrides={"data.tasks": "STS-B, cola"}, seeds=[1]).runs] == [
-        "stsb",
-        "cola",
-    ]
+def test_a_task_may_be_named_by_the_settings_and_other_spellings_are_the_same_task():
+    assert [run.task for run in plan("bert", tasks=["STS-B", "cola"], seeds=[1]).runs] == ["stsb", "cola"]
+    assert [run.task for run in plan("bert", tasks=None, overrides={"data.task": "STS-B"}, seeds=[1]).runs] == ["stsb"]
     own = plan("bert", tasks=None, overrides={"data.train_file": "mine.csv"}, seeds=[1])
     assert own.runs == (Run("own", None, "bert", 1),)
     # Presets are looked up in the file first.
@@ -210,8 +205,8 @@ def test_settings_that_are_a_method_s_or_a_task_s_own_may_differ(tmp_path):
     rate = {"training.learning_rate": 1e-3}
     open_comparison(tmp_path, grid("bert"))
     open_comparison(tmp_path, grid(Method("quick", "bert", rate), "sesame"))
-    tasks = {"rte": {"training.num_train_epochs": 9}}
-    open_comparison(tmp_path, grid("bert", tasks=("cola", "rte"), data__task_settings=tasks))
+    longer = Method("bert", "bert", by_task={"rte": {"training.num_train_epochs": 9}})
+    open_comparison(tmp_path, grid(longer, tasks=("cola", "rte")))
     with pytest.raises(CheckpointError, match="quick on cola: training.learning_rate: was 0.001, now 0.002"):
         open_comparison(tmp_path, grid(Method("quick", "bert", {"training.learning_rate": 2e-3})))
 

@@ -149,11 +149,12 @@ def test_a_baseline_that_fails_does_not_cost_the_run(encoder, tmp_path, monkeypa
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr("attentune.baselines.registry.TfidfLinear._features_to_fit", fail)
-    changes = {"training__baselines": "tfidf-linear,frozen-linear", "training__max_steps": 1}
+    changes = {"training__baselines": "tfidf-linear,cosine,columns-linear,frozen-linear", "training__max_steps": 1}
     result = train(load_config(overrides=settings(tmp_path, encoder, **changes)))
-    assert "the baseline tfidf-linear could not be fitted (RuntimeError: out of memory); it is left out" in (
-        " ".join(capfd.readouterr().err.split())
-    )
+    told = " ".join(capfd.readouterr().err.split())
+    assert "the baseline tfidf-linear could not be fitted (RuntimeError: out of memory); it is left out" in told
+    assert "the baseline cosine is left out: it needs pairs of texts, but the rows are single texts" in told
+    assert "the baseline columns-linear is left out: it needs columns beside the text (--extra_columns)" in told
     assert result.baselines is not None
     assert [one["name"] for one in result.baselines["methods"]] == ["frozen-linear", "this model"]
 

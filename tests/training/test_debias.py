@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from attentune.config import load_config
+from attentune.config import ObjectiveConfig, load_config
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
 from attentune.data.splits import fold_rows, row_groups
@@ -122,7 +122,8 @@ def test_the_loss_of_a_product_is_that_of_a_plain_loop(class_weights: Any, parts
     draw = np.random.default_rng(2)
     logits, tokens, p = draw.normal(size=(6, 3)), draw.normal(size=(6, 4, 2)), draw.dirichlet(np.ones(3), 6)
     labels, weights, ones = np.array([0, 2, 1, 0, 2, 1]), draw.uniform(0.1, 2, 6), draw.integers(0, 2, (6, 4))
-    objective = build_objective(THREE, labels, class_weights=class_weights, row_weights=weights, alpha=0.7)
+    settings = ObjectiveConfig(class_weights=class_weights, alpha=0.7)
+    objective = build_objective(settings, THREE, labels, row_weights=weights)
     denominators, got = objective.denominators(labels, ones.size, 0.0), 0.0
     for part in parts:
         output = SimpleNamespace(logits=torch.tensor(logits[part]), token_logits=torch.tensor(tokens[part]))

@@ -98,7 +98,6 @@ def test_the_best_weights_are_kept_where_enough_rows_tell_them() -> None:
     assert choose_settings(TrainingConfig(), size(validation_rows=100)).load_best_model_at_end is True
     assert choose_settings(TrainingConfig(), size(validation_rows=99)).load_best_model_at_end is False
     assert choose_settings(TrainingConfig(eval_strategy="no"), size()).load_best_model_at_end is False
-    assert choose_settings(TrainingConfig(multi_task=True), size()).load_best_model_at_end is False
 
 
 @given(
@@ -148,7 +147,6 @@ def test_an_open_setting_is_not_used() -> None:
         ("bert", {}, "regression", True, "auto"),
         # What needs predictions on the scale of the labels, or more rows in a batch, keeps the squared error.
         ("bi-encoder-mean", {"training.per_device_train_batch_size": 1}, "regression", True, "auto"),
-        ("bi-encoder-mean", {"training.batch_by": "tokens"}, "regression", True, "auto"),
         ("ssa-co", {"model.pair_encoding": "bi-encoder"}, "regression", True, "auto"),
     ],
 )

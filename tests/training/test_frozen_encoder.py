@@ -44,7 +44,7 @@ class Calls:
         self.parts: Any = None
 
     def watch(self, parts: Any) -> Any:
-        self.parts = parts.first
+        self.parts = parts
         parts.model.encoder.register_forward_hook(self._note)
         return parts
 

@@ -13,14 +13,14 @@ from safetensors.torch import load_file
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from attentune.config import load_config
+from attentune.config import ObjectiveConfig, load_config
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.inference.scoring import score_rows
 from attentune.nn.classifiers import CosineSimilarity
 from attentune.training.linear_probe import Solution, fit_classifier
 from attentune.training.objective import build_objective
-from attentune.training.trainer import TaskTrainer
+from attentune.training.trainer import Trainer
 from helpers.interrupted import log_of, run
 from helpers.samples import BAD, FILLER, GOOD, settings, trainer_of
 from helpers.tiers import integration_unless
@@ -63,12 +63,12 @@ def write(folder: Path, kind: str, *, pairs: bool) -> dict[str, Any]:
     }
 
 
-def built(folder: Path, encoder: Path, **changes: Any) -> TaskTrainer:
+def built(folder: Path, encoder: Path, **changes: Any) -> Trainer:
     """The parts of a run before its first step."""
     return trainer_of(load_config(overrides=settings(folder, encoder, **changes)))
 
 
-def features_of(parts: TaskTrainer) -> np.ndarray:
+def features_of(parts: Trainer) -> np.ndarray:
     inputs = parts.inputs
     options = {"pad_token_id": inputs.tokenizer.pad_token_id, "accelerator": inputs.accelerator}
     return score_rows(
@@ -76,7 +76,7 @@ def features_of(parts: TaskTrainer) -> np.ndarray:
     ).vectors_NF
 
 
-def logits_of(parts: TaskTrainer) -> np.ndarray:
+def logits_of(parts: Trainer) -> np.ndarray:
     inputs = parts.inputs
     return parts.planner.generator.source.scorer.logits(np.arange(len(inputs.labels))).astype(np.float64)
 
@@ -134,7 +134,9 @@ def standardised(x_NF: np.ndarray) -> np.ndarray:
 def fit(
     x_NF: np.ndarray, labels: np.ndarray, space: LabelSpace, weights_N: np.ndarray | None = None, **options: Any
 ) -> Solution:
-    return fit_classifier(x_NF, labels, space, build_objective(space, labels, **options), weights_N, seed=1)
+    return fit_classifier(
+        x_NF, labels, space, build_objective(ObjectiveConfig(**options), space, labels), weights_N, seed=1
+    )
 
 
 @pytest.mark.parametrize("classes", [2, 3])

@@ -25,6 +25,7 @@ from attentune.nn.blur import raw_of
 from attentune.nn.compiled.memory import peak_memory_bytes
 from attentune.results import RunResult
 from attentune.training.checkpoint import checkpoint_folders
+from attentune.training.optimizer import bare_optimizer
 from helpers import interrupted
 from helpers.interrupted import die_after_step, log_of, losses_of
 from helpers.samples import write_reviews
@@ -322,6 +323,6 @@ def test_after_the_last_step_gradients_and_moments_are_freed(run: Callable, monk
     build = run_module.build
     monkeypatch.setattr(run_module, "build", lambda inputs: built.append(build(inputs)) or built[0])
     run(training__max_steps=2)
-    optimizer = built[0].bare_optimizer
+    optimizer = bare_optimizer(built[0].optimizer)
     assert not optimizer.state
     assert all(each.grad is None for group in optimizer.param_groups for each in group["params"])

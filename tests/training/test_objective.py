@@ -13,11 +13,12 @@ import pytest
 import torch
 from sklearn.utils.class_weight import compute_class_weight
 
+from attentune.config import ObjectiveConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.metrics.metrics import METRICS
 from attentune.training.objective import Denominators, Objective, build_objective, check_metric
-from attentune.training.prepare import with_ordinal_prediction
+from attentune.training.prepare import check_objective, with_ordinal_prediction
 
 THREE = LabelSpace("classification", ("bad", "fair", "good"))
 SCORE = LabelSpace("regression")
@@ -37,9 +38,16 @@ WHOLE = [slice(None)]
 
 
 def made(
-    class_weights: object = None, *, space: LabelSpace = THREE, labels: np.ndarray = LABELS, **options: Any
+    class_weights: object = None,
+    *,
+    space: LabelSpace = THREE,
+    labels: np.ndarray = LABELS,
+    row_weights: np.ndarray | None = None,
+    soft_targets: bool = False,
+    **options: Any,
 ) -> Objective:
-    return build_objective(space, labels, class_weights=class_weights, **options)
+    settings = ObjectiveConfig(class_weights=class_weights, **options)
+    return build_objective(settings, space, labels, row_weights=row_weights, soft_targets=soft_targets)
 
 
 def output(rows: slice = slice(None), *, columns: int = 3, gate: bool = True) -> SimpleNamespace:
@@ -263,7 +271,7 @@ NOT_THREE = "expected balanced, or 3 numbers of at least 0, one for each of bad,
 )
 def test_weights_that_do_not_fit_are_refused(wrong: object, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        made(wrong)
+        check_objective(ObjectiveConfig(class_weights=wrong), THREE)
     assert str(caught.value).startswith("objective.class_weights: got ")
     assert message in str(caught.value)
 
@@ -305,7 +313,7 @@ def test_a_loss_that_wants_another_number_of_classes_says_so(loss: str, names: t
 @pytest.mark.parametrize("options", [{"class_weights": "balanced"}, {"label_smoothing": 0.1}])
 def test_weights_and_smoothing_need_classes(options: dict) -> None:
     with pytest.raises(ConfigError, match="class_weights and label_smoothing need classes; this task is a regression"):
-        made(space=SCORE, labels=SCORES, **options)
+        check_objective(ObjectiveConfig(**options), SCORE)
 
 
 @pytest.mark.parametrize(

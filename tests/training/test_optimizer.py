@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +22,6 @@ from attentune.training.optimizer import (
     LearningRateSchedule,
     build_optimizer,
     clip_gradients,
-    embedding_weight_decay,
     load_optimizer_tensors,
     optimizer_tensors,
     set_learning_rate,
@@ -31,8 +30,8 @@ from helpers.tiny import FAMILIES
 from helpers.tiny_models import build
 
 Tiny = Callable[..., Path]
-SETTINGS: dict[str, Any] = {"learning_rate": 0.1, "weight_decay": 0.3, "betas": (0.8, 0.95), "eps": 1e-3}
-RATE = 5e-5
+SETTINGS = TrainingConfig(learning_rate=0.1, weight_decay=0.3, adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-3)
+PLAIN = TrainingConfig(learning_rate=5e-5)
 
 
 class Small(nn.Module):
@@ -68,7 +67,7 @@ def test_steps_are_those_of_adamw_written_out(pull: float) -> None:
     """With L2-SP all weights are pulled to their start before each step of AdamW; without, matrices decay to 0."""
     model = Small()
     starts = {name: p.detach().numpy().astype(np.float64) for name, p in model.named_parameters()}
-    optimizer = build_optimizer(model, **SETTINGS, l2_sp=pull)
+    optimizer = build_optimizer(replace(SETTINGS, l2_sp=pull), model)
     gradients = train(model, optimizer, range(3))
     learnt = {"dense.weight", "dense.bias", "norm.weight", "norm.bias"}
     assert set(gradients[0]) == learnt
@@ -89,13 +88,14 @@ def test_steps_are_those_of_adamw_written_out(pull: float) -> None:
 
 def test_the_starts_of_l2_sp_are_saved_and_needed() -> None:
     model, other = Small(), Small()
-    optimizer = build_optimizer(model, **SETTINGS, l2_sp=2.0)
+    pulled = replace(SETTINGS, l2_sp=2.0)
+    optimizer = build_optimizer(pulled, model)
     train(model, optimizer, range(2))
     saved = optimizer_tensors(optimizer, model)
     assert saved["start.dense.weight"].equal(Small().dense.weight.detach())
     with torch.no_grad():
         other.dense.weight.zero_()
-    loaded = build_optimizer(other, **SETTINGS, l2_sp=2.0)
+    loaded = build_optimizer(pulled, other)
     load_optimizer_tensors(loaded, other, saved)
     assert loaded.starts[other.dense.weight].equal(saved["start.dense.weight"])
     del saved["start.norm.bias"]
@@ -105,7 +105,8 @@ def test_the_starts_of_l2_sp_are_saved_and_needed() -> None:
 
 def test_a_pull_of_more_than_the_whole_way_stops_at_the_start() -> None:
     model = Small()
-    optimizer = build_optimizer(model, learning_rate=1.0, l2_sp=5.0, eps=1e30)  # eps: AdamW's own step is nothing
+    # With this epsilon AdamW's own step is nothing.
+    optimizer = build_optimizer(TrainingConfig(learning_rate=1.0, l2_sp=5.0, adam_epsilon=1e30), model)
     start = model.dense.weight.detach().clone()
     with torch.no_grad():
         model.dense.weight.add_(1.0)
@@ -116,7 +117,7 @@ def test_a_pull_of_more_than_the_whole_way_stops_at_the_start() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_matrices_decay_and_biases_and_norms_do_not(tiny: Tiny, family: str) -> None:
     model, _ = build(tiny(family))
-    optimizer = build_optimizer(model, learning_rate=RATE, weight_decay=0.05)
+    optimizer = build_optimizer(replace(PLAIN, weight_decay=0.05), model)
     decayed, plain = ({id(p) for p in group["params"]} for group in optimizer.param_groups)
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.05, 0.0]
     for prefix, module in model.named_modules():
@@ -130,7 +131,8 @@ def test_matrices_decay_and_biases_and_norms_do_not(tiny: Tiny, family: str) -> 
     assert len(decayed) + len(plain) == len(list(model.parameters()))
     assert not decayed & plain
     # With a rate of the encoder's own, embeddings too, the same weights decay.
-    optimizer = build_optimizer(model, learning_rate=1e-3, encoder_learning_rate=2e-5, weight_decay=0.05)
+    own = TrainingConfig(learning_rate=1e-3, encoder_learning_rate=2e-5, weight_decay=0.05)
+    optimizer = build_optimizer(own, model)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = {(group["peak_lr"], group["weight_decay"]): group["params"] for group in optimizer.param_groups}
     assert set(groups) == {(rate, decay) for rate in (1e-3, 2e-5) for decay in (0.05, 0.0)}
@@ -150,7 +152,7 @@ def test_learned_sigmas_and_layer_weights_do_not_decay_and_excitation_does(tiny:
         names = {id(weight): name for name, weight in model.named_parameters() if not name.startswith("encoder.")}
         decayed, plain = (
             {names[id(p)] for p in group["params"] if id(p) in names}
-            for group in build_optimizer(model, learning_rate=RATE).param_groups
+            for group in build_optimizer(PLAIN, model).param_groups
         )
         assert "blur.raw_sigma" in plain
         assert ("layer_mix.layer_weights" in plain) == (not squeeze)
@@ -172,7 +174,7 @@ SCHEDULES = {
     ("total", "ratio", "steps"), [(100, 0.1, 0), (7, 0.25, 0), (50, 0.1, 20), (5, 0.0, 0), (1, 0.1, 0)]
 )
 def test_the_learning_rate_is_that_of_transformers_schedules(kind: str, total: int, ratio: float, steps: int) -> None:
-    own = LearningRateSchedule(learning_rate=1.0, kind=kind, warmup_ratio=ratio, warmup_steps=steps, total_steps=total)
+    own = LearningRateSchedule(TrainingConfig(lr_scheduler_type=kind, warmup_ratio=ratio, warmup_steps=steps), total)
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     schedule = SCHEDULES[kind](optimizer, steps or math.ceil(ratio * total), total)
     for step in range(total):
@@ -186,9 +188,10 @@ def test_the_learning_rate_is_that_of_transformers_schedules(kind: str, total: i
 
 def test_each_group_keeps_its_own_peak_over_the_schedule() -> None:
     """The steps are those of AdamW with the encoder's rate on the encoder and the other one elsewhere."""
-    schedule = LearningRateSchedule(learning_rate=0.1, encoder_learning_rate=0.004, warmup_ratio=0.4, total_steps=10)
+    training = TrainingConfig(learning_rate=0.1, encoder_learning_rate=0.004, warmup_ratio=0.4)
+    schedule = LearningRateSchedule(training, 10)
     model = nn.ModuleDict({"encoder": nn.Linear(2, 2), "classifier": nn.Linear(2, 2)})
-    optimizer = build_optimizer(model, learning_rate=0.1, encoder_learning_rate=0.004)
+    optimizer = build_optimizer(training, model)
     for step in range(10):
         factor = schedule.factor(step)
         set_learning_rate(optimizer, factor)
@@ -201,22 +204,18 @@ def test_each_group_keeps_its_own_peak_over_the_schedule() -> None:
     moved = {name: float((weight - before[name]).abs().max()) for name, weight in model.state_dict().items()}
     assert moved["encoder.bias"] == pytest.approx(0.004, rel=1e-3)
     assert moved["classifier.bias"] == pytest.approx(0.1, rel=1e-3)
-    plain = LearningRateSchedule(learning_rate=0.2, warmup_ratio=0.0, total_steps=2)
+    plain = LearningRateSchedule(TrainingConfig(learning_rate=0.2, warmup_ratio=0.0), 2)
     assert plain.rates(1) == {"learning_rate": 0.1}, "the encoder is logged with the rest"
 
 
 def test_untouched_embeddings_decay_by_the_encoders_rate_and_not_at_all_when_it_is_frozen() -> None:
-    options = {"learning_rate": 0.1, "warmup_ratio": 0.0, "total_steps": 8}
-    written_out = math.prod(1 - 0.02 * 0.3 * (1 - step / 8) for step in range(5))
-    own = LearningRateSchedule(encoder_learning_rate=0.02, **options)
-    assert own.decay_factor(5, weight_decay=0.3) == pytest.approx(written_out, rel=1e-12)
-    same = LearningRateSchedule(**options)
-    written_out = math.prod(1 - 0.1 * 0.3 * (1 - step / 8) for step in range(5))
-    assert same.decay_factor(5, weight_decay=0.3) == pytest.approx(written_out, rel=1e-12)
-    frozen = TrainingConfig(freeze_encoder=True, weight_decay=0.3)
-    assert same.decay_factor(5, weight_decay=embedding_weight_decay(frozen)) == 1.0
-    assert embedding_weight_decay(TrainingConfig(lora_rank=8, weight_decay=0.3)) == 0.0
-    assert embedding_weight_decay(TrainingConfig(weight_decay=0.3)) == 0.3
+    same = TrainingConfig(learning_rate=0.1, warmup_ratio=0.0, weight_decay=0.3)
+    own = replace(same, encoder_learning_rate=0.02)
+    for training, rate in ((own, 0.02), (same, 0.1)):
+        written_out = math.prod(1 - rate * 0.3 * (1 - step / 8) for step in range(5))
+        assert LearningRateSchedule(training, 8).decay_factor(5) == pytest.approx(written_out, rel=1e-12)
+    for others in ({"freeze_encoder": True}, {"lora_rank": 8}, {"l2_sp": 0.5}):
+        assert LearningRateSchedule(replace(same, **others), 8).decay_factor(5) == 1.0
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.5, 1e9])
@@ -224,7 +223,7 @@ def test_clipping_in_the_optimiser_is_clipping_before_it(limit: float) -> None:
     generator = torch.Generator().manual_seed(1)
     own, plain = Small(), Small()
     plain.load_state_dict(own.state_dict())
-    optimizers = [build_optimizer(model, **SETTINGS) for model in (own, plain)]
+    optimizers = [build_optimizer(SETTINGS, model) for model in (own, plain)]
     for size in (3.0, 0.01, 3.0):  # beyond the limit of 0.5, below it, and beyond it once more
         for mine, other in zip(own.parameters(), plain.parameters(), strict=True):
             mine.grad = size * torch.randn(mine.shape, generator=generator)

@@ -26,7 +26,7 @@ from attentune.inference.scoring import check_whole_models, score_rows
 from attentune.token_labels.plan import EpochPlan
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
-from attentune.training.trainer import TaskTrainer
+from attentune.training.trainer import Trainer
 from helpers.interrupted import LABELS_FILE, log_of, run, without_times
 from helpers.samples import settings, write_reviews
 
@@ -74,9 +74,10 @@ def free_port() -> int:
 def launch(*words: str) -> str:
     """Two processes of `python WORDS`; their standard output. Nothing of them outlives `WAIT_S`."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     process = subprocess.Popen(
         [*launcher, "--master_addr", "127.0.0.1", "--master_port", str(free_port()), *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -93,13 +94,13 @@ def launch(*words: str) -> str:
 
 def train_jobs(jobs: str, folder: str) -> None:
     """Train settings by name in each process; save its token labels and the logits that it gathered from all rows."""
-    plan_epoch = TaskTrainer.plan_epoch
+    plan_epoch = Trainer.plan_epoch
     # `end_training` destroys the process group, which the next run needs.
     Accelerator.end_training = lambda self: None
     for name, overrides in json.loads(Path(jobs).read_text()).items():
         seen: dict[str, np.ndarray] = {}
 
-        def recorded(self: TaskTrainer, seen: dict[str, np.ndarray] = seen) -> EpochPlan:
+        def recorded(self: Trainer, seen: dict[str, np.ndarray] = seen) -> EpochPlan:
             epoch, inputs = self.state.epoch, self.inputs
             if "logits" not in seen:  # 41 or 48 rows are five batches: three for the first process, two for the other
                 model, pad = self.accelerator.unwrap_model(self.wrapped), inputs.tokenizer.pad_token_id
@@ -111,7 +112,7 @@ def train_jobs(jobs: str, folder: str) -> None:
                 seen[f"values-{epoch}"] = made.token_labels.values
             return made
 
-        TaskTrainer.plan_epoch = recorded
+        Trainer.plan_epoch = recorded
         result = train(load_config(overrides=overrides), display=ProgressDisplay(quiet=True))
         seen["processes"] = np.array(result.train["processes"])
         np.savez(Path(folder) / f"{name}-{Accelerator().process_index}.npz", **seen)

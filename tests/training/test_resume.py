@@ -217,7 +217,7 @@ def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(tmp_path,
         shutil.rmtree(tmp_path / "run" / f"checkpoint-{step}")
     monkeypatch.setattr(EpochPlanner, "restore", lambda self, tensors: None)
     resume = {"training.output_dir": str(tmp_path / "run"), "training.resume": True}
-    train(load_config(overrides=resume), display=ProgressDisplay(quiet=True))
+    train(load_config(tmp_path / "run" / "config.yaml", resume), display=ProgressDisplay(quiet=True))
     got, expected = outcome(tmp_path / "run"), reference(method)[1]
     assert got["checkpoints"] == expected["checkpoints"]
     assert got["weights"] != expected["weights"]

@@ -18,8 +18,6 @@ from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import probabilities_of
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
-from attentune.training.tasks import train_tasks
-from helpers.glue_samples import write_glue
 from helpers.interrupted import assert_same, die_after_step, losses_of, outcome, run
 from helpers.samples import settings, trainer_of, write_reviews
 
@@ -102,26 +100,6 @@ def test_a_killed_run_goes_on_with_the_weights_it_had(tiny, tmp_path: Path) -> N
     assert_same(found, expected)
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
-def test_one_of_several_tasks_has_an_extra_file(tiny, tmp_path: Path, together: bool) -> None:
-    (tmp_path / "more.csv").write_text("sentence1,sentence2,label\na man sings,a man is singing,entailment\n")
-    values = {
-        "data.tasks": ["rte", "wnli"],
-        "data.task_settings": {"rte": {"data.extra_train_files": str(tmp_path / "more.csv")}},
-        "data.data_dir": str(write_glue(tmp_path / "glue")),
-        "training.multi_task": together,
-        "training.num_train_epochs": 1,
-    }
-    given = settings(tmp_path, tiny("bert"), training__output_dir=str(tmp_path / "runs"))
-    kept = {name: value for name, value in given.items() if not name.endswith("_file")}
-    train_tasks(load_config(overrides=kept | values), display=ProgressDisplay(quiet=True))
-    rows = {task: json.loads((tmp_path / "runs" / task / "run.json").read_text())["train"] for task in ("rte", "wnli")}
-    assert (rows["rte"]["rows"], rows["wnli"]["rows"]) == (13, 12)
-    assert [part["rows"] for part in rows["rte"]["rows_from"]] == [12, 1]
-    assert "rows_from" not in rows["wnli"]
-
-
 KINDS: dict[str, dict[str, object]] = {
     "scores": {"data__task_type": "regression", "labels__generator": "flip", "preset": "ssa-hybrid"},
     "ordered": {"data__task_type": "ordinal", "objective__loss": "corn", "preset": "ssa-co"},
@@ -154,6 +132,15 @@ def test_every_kind_of_task_takes_extra_rows(tiny, tmp_path: Path, name: str) ->
     losses = losses_of(tmp_path / "run")
     assert len(losses) > 3
     assert np.isfinite(losses).all()
+
+
+def test_validation_rows_without_labels_are_refused_before_training(tiny, tmp_path: Path) -> None:
+    config = load_config(overrides=settings(tmp_path, tiny("bert")))
+    data = load_data(config.data, seed=1)
+    validation = replace(data.splits["validation"], labels=None)
+    with pytest.raises(DataError, match=r"has no labelled validation rows\. Give some, or set --eval_strategy no"):
+        train(config, data=replace(data, splits={**data.splits, "validation": validation}))
+    assert not (tmp_path / "run").exists()
 
 
 # Soft targets

@@ -17,7 +17,7 @@ import attentune
 from attentune.config import Config, load_config
 from attentune.errors import CheckpointError, StorageError
 from attentune.runs.progress import ComparisonProgress
-from attentune.training.run_folder import check_folder, config_for_run, opened_folder
+from attentune.training.run_folder import check_folder, config_for_run, opened_folder, resumed_config
 from helpers.interrupted import assert_same, die_after_step, outcome, train_in
 from helpers.samples import settings, write_reviews
 
@@ -42,19 +42,42 @@ def begun(tmp_path) -> Path:
 
 
 def test_a_bare_resume_takes_all_from_the_folder(begun, tmp_path):
-    bare = load_config(overrides={"training.output_dir": str(begun), "training.resume": True})
-    found = config_for_run(bare)
+    def resumed(folder: Path) -> Config:
+        given = {"training.output_dir": str(folder), "training.resume": True}
+        return resumed_config(load_config(overrides=given), given)
+
+    found = resumed(begun)
     assert found.data.task == "cola"
     assert found.training.resume
     assert found.training.output_dir == str(begun)
     # The folder may have been moved: its name on the command line counts.
     moved = begun.rename(tmp_path / "moved")
-    bare = load_config(overrides={"training.output_dir": str(moved), "training.resume": True})
-    assert config_for_run(bare).training.output_dir == str(moved)
+    assert resumed(moved).training.output_dir == str(moved)
     with pytest.raises(CheckpointError, match=r"has no config\.yaml, so there is no run to resume"):
-        config_for_run(load_config(overrides={"training.output_dir": str(tmp_path), "training.resume": True}))
-    full = config(begun, training__resume=True, training__seed=5)
-    assert config_for_run(full) == full
+        resumed(tmp_path)
+    full = config(tmp_path / "new", training__resume=True, training__seed=5)
+    assert resumed_config(full, {}) == config_for_run(full) == full
+
+
+@pytest.mark.parametrize(
+    ("words", "change"),
+    [
+        (("--seed", 42), "training.seed: was 7, now 42"),
+        (("--task", "cola", "--loss", "auto"), "objective.loss: was 'cross-entropy', now 'auto'"),
+    ],
+)
+def test_a_given_setting_that_is_the_default_is_compared_and_others_are_those_of_the_run(
+    attentune, tmp_path, words, change
+):
+    begun = config(tmp_path / "run", training__seed=7, objective__loss="cross-entropy")
+    with opened_folder(begun) as run:
+        (run / "checkpoint-1").mkdir()
+    err = attentune.refused("train", "--resume", "--output_dir", run, *words)
+    assert f"other settings, so resuming would mix two runs: {change}. Resume with its own" in err
+    given = {"training.output_dir": str(run), "training.resume": True, "data.task": "cola"}
+    found = resumed_config(load_config(overrides=given), given)
+    assert found == dataclasses.replace(begun, training=dataclasses.replace(begun.training, resume=True))
+    check_folder(found)
 
 
 def test_what_the_folder_may_hold(tmp_path, begun):

@@ -135,9 +135,3 @@ def test_wandb_offline_keeps_its_files_in_the_run_folder(tracked, tmp_path, monk
     for word in ("train/loss", "final/validation/accuracy", "training.learning_rate", "bert-mean"):
         assert word.encode() in content
     assert f"{result.scores['validation']['accuracy']}".encode() in content
-
-
-def test_what_cannot_be_tracked_is_said() -> None:
-    several = {"data.tasks": "cola,rte", "training.multi_task": True, "training.report_to": "mlflow"}
-    with pytest.raises(ConfigError, match="a tracker works with the run of one model"):
-        load_config(overrides=several)

@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.inference.predictor import Predictor
     from attentune_lab.faithfulness.measure import measure_faithfulness, possible_methods
 
-    saved = Predictor.load(parsed.run, config.data.task).single_model("faithfulness")
+    saved = Predictor.load(parsed.run).single_model("faithfulness")
     rows, truths = _rows(parsed, saved, config.data if data_overrides else None, numbers)
     measures = _measures(parsed, numbers)
     options = {"precision": parsed.precision, "progress": lambda what: print(f"{what} ...", file=sys.stderr)}

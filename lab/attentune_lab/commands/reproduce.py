@@ -40,6 +40,7 @@ def parser() -> Parser:
         epilog=_EXAMPLES,
     )
     made.add_argument("name", metavar="NAME", nargs="?", help="the recipe, or a YAML file with one (default: list all)")
+    made.add_argument("--tasks", metavar="NAME,NAME", help="some of the recipe's tasks (default: all)")
     made.add_argument("--seeds", default="3", help="number of seeds, or a list such as 3,7,11 (default: 3)")
     made.add_argument("--fraction", default="1", help="fraction of the rows of each task, such as 0.02 (default: 1)")
     made.add_argument(
@@ -94,7 +95,7 @@ def _request(parsed: Any, problems: list[str]) -> tuple[Request, str]:
         problems.append("--output_dir: is missing; name a folder: --output_dir reproduced/ssa-table-2")
     if parsed.preset is not None:
         problems.append("--preset: is set by the recipe; leave it out, or use attentune compare.")
-    one, several = overrides.pop("data.task", None), overrides.pop("data.tasks", None)
+    one = overrides.pop("data.task", None)
     search = None
     try:
         search = parse_search(parsed.search)
@@ -104,7 +105,7 @@ def _request(parsed: Any, problems: list[str]) -> tuple[Request, str]:
         name=parsed.name,
         encoder=overrides.pop("model.name_or_path", None) or EMBEDDED,
         data_dir=overrides.pop("data.data_dir", None),
-        tasks=names_in(several) if isinstance(several, str) else ([one] if one else several),
+        tasks=names_in(parsed.tasks) or ([one] if one else None),
         seeds=seed_numbers(parsed.seeds, problems),
         fraction=_fraction(parsed.fraction, problems),
         overrides=overrides,

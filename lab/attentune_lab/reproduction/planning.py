@@ -18,7 +18,16 @@ from attentune.runs.grid import Method, methods_from
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.search import search
 from attentune.runs.space import Dimension, Space, space_from
-from attentune_lab.reproduction.recipe import EMBEDDED, NONE, Recipe, RecipeSearch, Request, load_recipe, select_tasks
+from attentune_lab.reproduction.recipe import (
+    EMBEDDED,
+    NONE,
+    Recipe,
+    RecipeSearch,
+    Request,
+    load_recipe,
+    select_tasks,
+    with_task_settings,
+)
 
 # The least number of rows to train on, and to score, when a fraction of the rows is used.
 _FEWEST = 64
@@ -212,13 +221,11 @@ def run_searches(
     return chosen
 
 
-def methods_with(recipe: Recipe, chosen: Sequence[ChosenSettings]) -> dict[str, Any]:
-    methods = {name: dict(value or {}) for name, value in recipe.methods.items()}
+def methods_with(recipe: Recipe, part: Part, chosen: Sequence[ChosenSettings]) -> dict[str, Any]:
+    """Return the recipe's methods with the settings of a task, and with the chosen ones."""
+    methods = with_task_settings(recipe.methods, {part.trained_on: part.own})
     for one in chosen:
-        method = methods[one.planned.method.name]
-        by_task = {task: dict(values) for task, values in (method.get("tasks") or {}).items()}
-        by_task[one.planned.part.trained_on] = {**by_task.get(one.planned.part.trained_on, {}), **one.settings}
-        method["tasks"] = by_task
+        methods[one.planned.method.name]["tasks"][one.planned.part.trained_on] |= one.settings
     return methods
 
 
@@ -250,10 +257,10 @@ def search_tables(chosen: Sequence[ChosenSettings]) -> tuple[Table, ...]:
 def comparison_of(recipe: Recipe, request: Request, part: Part, chosen: Sequence[ChosenSettings]) -> dict[str, Any]:
     """Return the settings of a task's comparison."""
     return {
-        "settings": methods_with(recipe, chosen),
+        "settings": methods_with(recipe, part, chosen),
         "tasks": [part.trained_on],
         "train_sizes": [part.train_size],
-        "overrides": {**part.settings, "data.task_settings": {part.trained_on: part.own}},
+        "overrides": part.settings,
         "seeds": request.seeds,
     }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from attentune.config import flatten
 from attentune.config.parse import did_you_mean
 from attentune.errors import ConfigError
 
@@ -125,6 +126,21 @@ def load_recipe(name: str) -> Recipe:
         )
     text = (resources.files("attentune_lab.reproduction") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
     return _parse(name, yaml.safe_load(text))
+
+
+def with_task_settings(methods: Mapping[str, Any], by_task: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return methods with further settings by task, over which their own settings go."""
+    extended = {}
+    for name, value in methods.items():
+        method = dict(value or {})
+        own, tasks = flatten(method.get("set") or {}), method.get("tasks") or {}
+        added = {
+            task: {key: setting for key, setting in settings.items() if key not in own}
+            for task, settings in by_task.items()
+        }
+        method["tasks"] = {task: added.get(task, {}) | flatten(tasks.get(task, {})) for task in (*added, *tasks)}
+        extended[name] = method
+    return extended
 
 
 def select_tasks(recipe: Recipe, tasks: Sequence[str] | None) -> list[str]:

@@ -26,7 +26,7 @@ from attentune.suites.glue import PhenomenonScore, score_rows
 from attentune.suites.hans import score_hans
 from attentune_lab.commands.layers import layer_weights, layers_figure
 from attentune_lab.reproduction.heads import HeadAttention, head_attention, heads_figure
-from attentune_lab.reproduction.recipe import Recipe, Sentence
+from attentune_lab.reproduction.recipe import Recipe, Sentence, with_task_settings
 
 _HANS_ROWS, _FEWEST_ROWS = 30_000, 300
 
@@ -160,16 +160,12 @@ def _write(file: Path, text: str) -> None:
 
 def count_parts(recipe: Recipe, encoder: str, overrides: Mapping[str, Any] | None = None) -> dict[str, dict[str, int]]:
     """Count the weights of untrained models' attention and projection matrices, or else of the classifier."""
+    methods = with_task_settings(recipe.methods, recipe.task_settings)
     grid = plan_grid(
         tasks=recipe.tasks,
-        methods=select_methods((), methods_from(recipe.methods, recipe.name)),
+        methods=select_methods((), methods_from(methods, recipe.name)),
         seeds=(1,),
-        overrides={
-            "model.name_or_path": encoder,
-            **recipe.settings,
-            "data.task_settings": recipe.task_settings,
-            **(overrides or {}),
-        },
+        overrides={"model.name_or_path": encoder, **recipe.settings, **(overrides or {})},
     )
     return {
         method: {task: _count(grid, Run(task, None, method, 1)) for task in recipe.tasks} for method in recipe.methods

@@ -24,7 +24,16 @@ from attentune_lab.reproduction.paper_comparison import (
     task_score,
 )
 from attentune_lab.reproduction.planning import Part, plan_searches
-from attentune_lab.reproduction.recipe import BETWEEN, NO_TASK, TEST, Published, Recipe, load_recipe, recipe_names
+from attentune_lab.reproduction.recipe import (
+    BETWEEN,
+    NO_TASK,
+    TEST,
+    Published,
+    Recipe,
+    load_recipe,
+    recipe_names,
+    with_task_settings,
+)
 from attentune_lab.reproduction.steps import count_parts
 from helpers.glue_samples import write_glue, write_hans
 from helpers.tasks import small_record
@@ -52,9 +61,9 @@ def test_settings_and_methods_are_known(name):
     recipe = load_recipe(name)
     matrix = plan_grid(
         tasks=recipe.tasks,
-        methods=select_methods((), methods_from(recipe.methods, name)),
+        methods=select_methods((), methods_from(with_task_settings(recipe.methods, recipe.task_settings), name)),
         seeds=(1,),
-        overrides={**recipe.settings, **recipe.on_embedded, "data.task_settings": recipe.task_settings},
+        overrides={**recipe.settings, **recipe.on_embedded},
     )
     assert len(matrix.runs) == len(recipe.tasks) * len(recipe.methods)
     assert all(load_spec(task).name == task for task in (*recipe.tasks, *recipe.instead, *recipe.instead.values()))
@@ -137,9 +146,9 @@ def grid_of(name: str, task: str):
     recipe = load_recipe(name)
     return plan_grid(
         tasks=[task],
-        methods=select_methods((), methods_from(recipe.methods, name)),
+        methods=select_methods((), methods_from(with_task_settings(recipe.methods, recipe.task_settings), name)),
         seeds=(1,),
-        overrides={**recipe.settings, "data.task_settings": recipe.task_settings},
+        overrides=recipe.settings,
     )
 
 

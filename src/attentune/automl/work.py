@@ -66,7 +66,7 @@ class AutoSettings:
             problems.append(f"folds: got {self.folds}, expected at least 2, or none to choose it by the time.")
         if self.jobs is not None and self.jobs < 1:
             problems.append(f"--jobs: got {self.jobs}, expected a whole number of at least 1.")
-        unused = ("tasks", "folds", "extra_train_files", "calibration_share", "calibration_file")
+        unused = ("folds", "extra_train_files", "calibration_share", "calibration_file")
         problems += [
             f"data.{name}: is not used by auto, which divides one task's training rows itself. Leave it out."
             for name in unused

@@ -243,9 +243,17 @@ OF_COLUMNS = tuple(name for name, kind in BASELINES.items() if kind.reads_column
 
 
 def baselines_for(data: TaskData) -> tuple[str, ...]:
-    """Return the names of the baselines that fit the rows of a task: some need pairs, one columns beside the text."""
-    lacking = (*(() if data.is_pair else OF_PAIRS), *(() if data.has_columns else OF_COLUMNS))
-    return tuple(name for name in BASELINE_NAMES if name not in lacking)
+    """Return the names of the baselines that fit the rows of a task."""
+    return tuple(name for name in BASELINE_NAMES if misfit(name, data) is None)
+
+
+def misfit(name: str, data: TaskData) -> str | None:
+    """Return why a baseline does not fit the rows of a task; None if it does."""
+    if name in OF_PAIRS and not data.is_pair:
+        return "needs pairs of texts, but the rows are single texts"
+    if name in OF_COLUMNS and not data.has_columns:
+        return "needs columns beside the text (--extra_columns), but the rows have none"
+    return None
 
 
 def make_baseline(

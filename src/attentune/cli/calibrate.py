@@ -67,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
         found |= done.facts()
         sentences.append(done.sentence())
     if share is not None:
-        saved = Predictor.load(parsed.run, config.data.task)
+        saved = Predictor.load(parsed.run)
         file = parsed.out_of_scope_file
         outside = None if file is None else read_file_rows(file, config.data, saved, quiet=True)
         options = {"outside": outside, "split": parsed.split, "precision": parsed.precision}

@@ -29,6 +29,7 @@ attentune compare --presets NAME,NAME --output_dir DIR [flags]
 Train every preset on every task with every seed, in parallel, and write one record for each run.
 
 {FILE}
+--tasks NAME,NAME  known tasks, instead of rows of your own (attentune list tasks)
 --presets NAME,NAME  presets or methods of --settings (default: all of --settings)
 --settings FILE  a YAML file of methods: presets with further settings
 --seeds VALUE  their number, or a list: 3,7,11 (default: 5, seeds 1 to 5); with --folds, repetitions (1 if not given)
@@ -172,12 +173,15 @@ def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:
         problems.append("--presets: got no names, expected comma-separated ones.")
     if parsed.train_size is not None and "data.max_train_samples" in overrides:
         problems.append("--max_train_samples and --train_size: choose one; expected --train_size.")
+    if parsed.tasks and "data.task" in overrides:
+        problems.append("--task and --tasks: choose one; --tasks names several, one works too.")
     sizes = [
         None if part == "all" else whole_number("--train_size", part, problems) for part in parsed.train_size or ()
     ]
     return {
         "presets": parsed.presets or [],
         "settings": parsed.settings,
+        "tasks": parsed.tasks,
         "seeds": None if parsed.seeds is None else seed_numbers(parsed.seeds, problems),
         "folds": None if folds is None else whole_number("--folds", str(folds), problems, minimum=2),
         "train_sizes": None if parsed.train_size is None else sizes,

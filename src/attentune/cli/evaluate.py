@@ -100,7 +100,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.results import to_json
     from attentune.training.prepare import check_rejection
 
-    saved = Predictor.load(parsed.run, None if data_config is None else data_config.task)
+    saved = Predictor.load(parsed.run)
     outside = None
     if parsed.out_of_scope_file is not None:
         check_rejection(saved.label_space, 0.0, "--out_of_scope_file")

@@ -119,7 +119,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.data.tables import WHOLE
     from attentune.inference.predictor import Predictor
 
-    saved = Predictor.load(parsed.run, data.task)
+    saved = Predictor.load(parsed.run)
     chunks = text_chunks(parsed, data, saved, WHOLE)
     tell(chunks.notes)
     (rows,) = chunks.read()

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from attentune.config import Config, load_config, preset_names, to_flat
+from attentune.config import Config, flatten, load_config, preset_names, to_flat
+from attentune.config.load import read_yaml
 from attentune.config.parse import coerce, did_you_mean, nearest
 from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
 from attentune.errors import ConfigError
@@ -93,6 +94,7 @@ _MEANT = {
     "A file of settings is --config.": "config_file",
     "train trains one preset, --preset NAME; `attentune compare FILE --presets A,B` trains several.": "presets",
     "One encoder is --model_name_or_path; `attentune auto FILE --encoders A,B` tries several.": "models",
+    "One task is --task NAME; `attentune compare --tasks A,B` trains on several.": "tasks",
     "--resume goes on with the last checkpoint in --output_dir.": "resume_from_checkpoint",
     "Low-rank adapters are --lora_rank N.": "lora use_lora",
     "A finished run is quantized by `attentune export RUN --quantize int8`.": "quantize",
@@ -130,7 +132,7 @@ TEXT_SETTINGS = tuple(
         "max_eval_samples",
     )
 )
-_NOT_OF_RUNS = ("tasks", "task_settings", "extra_columns", "extra_train_files", "extra_train_weights", "ignore_words",
+_NOT_OF_RUNS = ("extra_columns", "extra_train_files", "extra_train_weights", "ignore_words",
                 "max_length", "long_texts", "stride", "max_windows")  # fmt: skip
 ROW_SETTINGS = tuple(f"data.{field.name}" for field in dataclasses.fields(DataConfig) if field.name not in _NOT_OF_RUNS)
 # Flags that set a setting to a fixed value.
@@ -444,6 +446,12 @@ def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:
         raise ConfigError([*problems, *error.problems]) from None
     check(problems)
     return config
+
+
+def given_settings(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the preset and the settings that checked flags and `--config` give, by dotted name, without defaults."""
+    in_file = {} if parsed.config is None else flatten(read_yaml(parsed.config))
+    return in_file | ({} if parsed.preset is None else {"preset": parsed.preset}) | overrides_of(parsed, [])
 
 
 def check(problems: list[str]) -> None:

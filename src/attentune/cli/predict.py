@@ -77,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.inference.predictor import Predictor
     from attentune.inference.streaming import predictions_in_chunks
 
-    saved = Predictor.load(parsed.run, data.task)
+    saved = Predictor.load(parsed.run)
     chunks = text_chunks(parsed, data, saved, CHUNK, keep_columns=keep)
     tell([f"This model {saved.job}.", *chunks.notes])
     if chunks.kept:

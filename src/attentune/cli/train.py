@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import FILE, QUIET, Parser, command_parser, config_from, has_flag
+from attentune.cli.flags import FILE, QUIET, Parser, command_parser, config_from, given_settings, has_flag
 from attentune.config import Config
 from attentune.errors import ConfigError
 
@@ -27,7 +27,6 @@ Fine-tune an encoder on labelled texts or text pairs, score it and save it.
 examples:
   attentune train --task cola --data_dir glue_data --preset bert --output_dir runs/cola
   attentune train --train_file reviews.csv --text_column text --label_column stars --output_dir runs/reviews
-  attentune train --tasks sst5,quora,sts --preset task-attention --multi_task --output_dir runs/three
   attentune train --resume --output_dir runs/cola            (after an interruption)
   attentune train --config runs/cola/config.yaml --seed 7 --output_dir runs/cola-7
 
@@ -67,38 +66,30 @@ def run(arguments: Sequence[str]) -> int:
     config = config_from(parsed, problems)
     if parsed.adapt:
         return _adapt(arguments, config, parsed)
-    if parsed.strict and config.data.tasks is not None:
-        raise ConfigError("--strict: works with one task; leave it out with --tasks, or train on each task by itself.")
     config = with_run_folder(config)
     from attentune.cli.inputs import check_dataset_folder
     from attentune.training.callbacks import ProgressDisplay, is_main_rank
     from attentune.training.prepare import prepare
-    from attentune.training.run_folder import Interrupted, check_feasible, config_for_run
+    from attentune.training.run_folder import Interrupted, check_feasible, config_for_run, resumed_config
 
     # Mistakes are told before PyTorch is imported.
     config = config_for_run(config)
+    if config.training.resume:
+        config = resumed_config(config, given_settings(parsed))
     check_feasible(config)
     check_dataset_folder(config.data)
-    prepared = None if config.data.tasks is not None else prepare(config)
+    prepared = prepare(config)
     from attentune.results import to_json
     from attentune.training.run import finished_run
     from attentune.training.run import run as run_prepared
-    from attentune.training.tasks import train_tasks
 
-    result: Any
     try:
         with ProgressDisplay(quiet=parsed.quiet) as display:
-            if config.data.tasks is not None:
-                result = train_tasks(config, display=display)
-            else:
-                result = finished_run(config, display) if prepared is None else run_prepared(prepared, display=display)
+            result = finished_run(config, display) if prepared is None else run_prepared(prepared, display=display)
     except Interrupted as stop:
         print(f"attentune: {stop}", file=sys.stderr)
         return 130
     if not is_main_rank():
-        return 0
-    if config.data.tasks is not None:
-        print(to_json(result.to_dict()) if parsed.format == "json" else _tasks_text(result), end="")
         return 0
     print(to_json(result.metrics()) if parsed.format == "json" else _text(result), end="")
     if prepared is not None and not parsed.quiet:
@@ -142,20 +133,6 @@ def _text(result: Any) -> str:
     lines = table(("method", baselines["metric"], "95 % interval", "seconds"), rows, right=(1, 3))
     about = f"{baselines['split']}, {baselines['rows']:,} rows; {baselines['interval']} intervals over rows."
     return f"{text}\n{lines}\n{about}\n"
-
-
-def _tasks_text(result: Any) -> str:
-    """Format the scores of several tasks."""
-    from attentune.cli.output import number, table
-
-    rows = [
-        (task, split, name, number(value))
-        for task, scores in result.scores.items()
-        for split, metrics in scores.items()
-        for name, value in metrics.items()
-    ]
-    rows += [("all three", split, "leaderboard score", number(value)) for split, value in result.leaderboard.items()]
-    return table(("task", "split", "metric", "value"), rows, right=(3,)) + "\n"
 
 
 def _adapt(arguments: Sequence[str], config: Config, parsed: Any) -> int:

@@ -172,11 +172,6 @@ class ObjectiveConfig:
         " logits in training",
         choices="none product",
     )
-    debias_strength: float = setting(
-        4.0,
-        "with debias: the factor of the weak model's log-probabilities at the end; it rises from 0",
-        minimum=0,
-    )
     ordinal_prediction: str = setting(
         "argmax",
         "ordered classes: predict the most likely class, or the one closest to the expected class number",
@@ -244,13 +239,6 @@ class TrainingConfig:
     output_dir: str | None = setting(None, "the run folder (train FILE makes one in runs/ if not given)")
     overwrite_output_dir: bool = setting(False, "empty the run folder first if it is not empty")
     resume: bool = setting(False, "resume from the newest intact checkpoint in the run folder")
-    multi_task: bool = setting(False, "with data.tasks: one shared encoder; each task has its own slots and classifier")
-    task_sampling_exponent: float = setting(
-        0.5,
-        "multi_task: a task gets steps in proportion to its number of rows to this power (0: equal shares)",
-        minimum=0,
-        maximum=1,
-    )
     learning_rate: float | None = setting(
         None, "peak learning rate (if not given: by the encoder's size)", minimum=0, open=True
     )
@@ -281,12 +269,6 @@ class TrainingConfig:
     max_steps: int = setting(-1, "stop after this many optimiser steps, regardless of the epochs (-1: off)", minimum=-1)
     per_device_train_batch_size: int | None = setting(
         None, "rows per training batch and device (if not given: 16 or 32, by their number and length)", minimum=1
-    )
-    batch_by: str = setting(
-        "rows",
-        "what training batches have equally much of (tokens: as many batches, with more rows where texts are short and"
-        " fewer where they are long)",
-        choices="rows tokens",
     )
     per_device_eval_batch_size: int | None = setting(
         None,
@@ -371,14 +353,6 @@ class TrainingConfig:
 @dataclass(frozen=True)
 class DataConfig:
     task: str | None = setting(None, "a known task (`attentune list tasks` lists them)")
-    tasks: tuple[str, ...] | None = setting(
-        None, "several known tasks in one command: one run each, or one shared encoder with multi_task"
-    )
-    task_settings: Any = setting(
-        None,
-        "with tasks: settings of single tasks, a mapping by task such as {sts: {objective.loss: pearson}}",
-        yaml=True,
-    )
     data_dir: str | None = setting(None, "the folder of the task's files, as they were published")
     dataset_name: str | None = setting(
         None, "a Hugging Face data set: a hub name, or a folder from save_to_disk or of files"

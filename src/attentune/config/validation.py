@@ -10,7 +10,7 @@ from attentune.plugins import is_plugin
 
 def find_conflicts(config: Config) -> list[str]:
     """Return one message for each conflict between settings; an empty list if there is none."""
-    parts = (_training, _model, _tasks, _baselines, _loss, _frozen, _lora, _calibration, _data)
+    parts = (_training, _model, _baselines, _loss, _frozen, _lora, _calibration, _data)
     return [message for part in parts for message in part(config)]
 
 
@@ -45,21 +45,6 @@ def _model(config: Config) -> Iterator[str]:
         )
 
 
-def _tasks(config: Config) -> Iterator[str]:
-    training, data = config.training, config.data
-    if data.tasks is not None and data.task is not None:
-        yield "data.task and data.tasks: choose one; tasks names several, one works too."
-    if training.multi_task and data.tasks is None:
-        yield "training.multi_task: needs data.tasks, as in --tasks sst5,quora,sts."
-    if training.multi_task and training.report_to != "none":
-        yield (
-            "training.report_to: a tracker works with the run of one model, but training.multi_task has several; set it"
-            " to none and look at each task's log.jsonl."
-        )
-    if data.task_settings is not None and data.tasks is None:
-        yield "data.task_settings: goes with data.tasks; set a single task's settings directly."
-
-
 def _baselines(config: Config) -> Iterator[str]:
     training = config.training
     if training.baselines not in ("auto", "none"):
@@ -69,10 +54,10 @@ def _baselines(config: Config) -> Iterator[str]:
                 yield f"training.baselines: got {name!r}, expected auto, none, or some of {known}.{near}"
     # Settings of what a baseline does not have.
     unfit = {
-        "training.multi_task": training.multi_task,
         "training.calibrate": training.calibrate != "none",
         "training.thresholds": training.thresholds != "none",
         "training.reject": training.reject is not None,
+        "training.report_to": training.report_to != "none",
         "labels.generator": config.labels.generator != "none",
         "objective.debias": config.objective.debias != "none",
     }
@@ -100,11 +85,11 @@ def _loss(config: Config) -> Iterator[str]:
         )
     if loss != "pearson":
         return
-    needs = "but a correlation needs at least 2 rows in a batch (32 or more are better)"
     if training.per_device_train_batch_size == 1:
-        yield f"training.per_device_train_batch_size: got 1, {needs} with objective.loss pearson."
-    if training.batch_by == "tokens":
-        yield f"training.batch_by: tokens may leave a long text alone, {needs}; with loss pearson set it to rows."
+        yield (
+            "training.per_device_train_batch_size: got 1, but a correlation needs at least 2 rows in a batch (32 or"
+            " more are better) with objective.loss pearson."
+        )
     if config.labels.generator not in ("none", "masked-rows"):
         yield (
             f"labels.generator: {config.labels.generator} compares predictions on the task's own scale, so it needs a"
@@ -137,8 +122,6 @@ def _lora(config: Config) -> Iterator[str]:
         return
     if training.freeze_encoder:
         yield "training.lora_rank and training.freeze_encoder: choose one; adapters train in the encoder."
-    if training.multi_task:
-        yield "training.lora_rank: works with one model; leave it out with training.multi_task."
     if config.labels.generator == "gradient":
         yield (
             "labels.generator: gradient needs the gradients of the word embeddings, which stay as they are with"
@@ -189,11 +172,6 @@ def _data(config: Config) -> Iterator[str]:
         yield f"data.extra_train_weights: {got}, expected one for each."
     if repeated := sorted({file for file in files if files.count(file) > 1 or file == data.train_file}):
         yield f"data.extra_train_files: {', '.join(repeated)} is named more than once; give it a weight instead."
-    if files and data.tasks is not None:
-        yield (
-            "data.extra_train_files: are rows of one task; with data.tasks name them in data.task_settings, as in"
-            " {sts: {data.extra_train_files: more.csv}}."
-        )
     if data.long_texts != "cut" and data.stride >= data.max_length - 2:
         yield (
             f"data.stride: got {data.stride}, but a window of {data.max_length} tokens needs some of its own; expected"

@@ -29,9 +29,7 @@ class Batch:
     token_labels: torch.Tensor | None = None  # (B, T) float32, negative at tokens without a token label
 
 
-def bucketed_order(
-    lengths: np.ndarray, batch_rows: int, *, seed: int, epoch: int, by_tokens: bool = False
-) -> list[np.ndarray]:
+def bucketed_order(lengths: np.ndarray, batch_rows: int, *, seed: int, epoch: int) -> list[np.ndarray]:
     """Make the batches of a training epoch: rows of similar length together, otherwise in random order."""
     generator = numpy_generator("order", seed, epoch)
     shuffled = generator.permutation(len(lengths))
@@ -40,20 +38,8 @@ def bucketed_order(
     for begin in range(0, len(shuffled), window):
         part = shuffled[begin : begin + window]
         part = part[np.argsort(lengths[part], kind="stable")]
-        ends = np.arange(batch_rows, len(part), batch_rows)
-        if by_tokens:
-            ends = _equal_ends(lengths[part], len(ends) + 1)
-        batches += np.split(part, ends) if len(part) else []
+        batches += np.split(part, np.arange(batch_rows, len(part), batch_rows))
     return [batches[place] for place in generator.permutation(len(batches))]
-
-
-def _equal_ends(lengths: np.ndarray, parts: int) -> np.ndarray:
-    """Return where to divide rows into this many parts of about equally many tokens, each of at least one row."""
-    tokens = np.cumsum(lengths)
-    ends = np.searchsorted(tokens, tokens[-1] * np.arange(1, parts) / parts, side="right")
-    count = np.arange(1, parts)
-    ends = np.maximum.accumulate(np.maximum(ends, count) - count) + count  # strictly increasing, from 1 on
-    return np.minimum(ends, len(lengths) - parts + count)
 
 
 def sorted_order(lengths: np.ndarray, batch_rows: int) -> list[np.ndarray]:

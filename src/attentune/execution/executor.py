@@ -91,7 +91,7 @@ class ExecutorOptions:
     ray_address: str | None = None  # the address of a Ray cluster; None starts one on this machine
     cpus_per_run: int = 1  # CPUs (and threads) of a task with Ray and SLURM
     gpus_per_run: float = 0.0  # GPUs of a task with Ray and SLURM; with Ray, a fraction shares a GPU
-    slurm: tuple[tuple[str, Any], ...] = ()  # further parameters of submitit, such as `{"slurm_partition"
+    slurm: tuple[tuple[str, Any], ...] = ()  # further parameters of submitit, such as ("slurm_partition", "gpu")
 
     def check(self) -> None:
         """Check the options."""

@@ -18,7 +18,6 @@ import numpy as np
 
 from attentune.config import Config, DataConfig, TrainingConfig, load_config, to_dict
 from attentune.config.parse import did_you_mean, parse_section
-from attentune.data.builtin import load_spec
 from attentune.data.columns import read_extra_columns, with_columns
 from attentune.data.dataset import LabelSpace, TaskData, TextRows, checked_texts
 from attentune.data.ignored_words import data_without_words, without_words
@@ -34,7 +33,7 @@ from attentune.models.cpu_layers import keep_bf16_weights, use_fused_layers, use
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import Tokenizer, label_space_of, load_attribution_head, load_model
 from attentune.nn.attribution_head import AttributionHead
-from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
+from attentune.results import RESULT_FILE, RunResult
 
 if TYPE_CHECKING:
     from attentune.inference.evaluation import SplitEvaluation
@@ -64,17 +63,16 @@ class Predictor(ABC):
     label_space: LabelSpace
 
     @staticmethod
-    def load(folder: str | Path, task: str | None = None) -> Predictor:
+    def load(folder: str | Path) -> Predictor:
         """Load a run folder of any kind: a model, a baseline or an ensemble.
 
         Args:
-            folder: a run folder or checkpoint, or the folder of a multi-task run.
-            task: the task, for the folder of a multi-task run.
+            folder: a run folder or checkpoint.
 
         Raises:
-            CheckpointError: the folder holds no saved run, or several.
+            CheckpointError: the folder holds no saved run.
         """
-        path = _run_of_task(Path(folder), task)
+        path = Path(folder)
         for marker, module in _KINDS.items():
             if (path / marker).is_file():
                 return importlib.import_module(module).load_run(path)
@@ -336,22 +334,6 @@ def saved_config(folder: Path) -> Config:
     return Config() if file is None else load_config(file, as_record=True)
 
 
-def _run_of_task(folder: Path, task: str | None) -> Path:
-    """Return the run folder; for a multi-task run, that of the given task."""
-    if not (folder / TASKS_FILE).is_file():
-        return folder
-    runs = sorted(entry.parent for entry in folder.glob("*/config.json"))
-    name = None if task is None else load_spec(task).name
-    matching = [run for run in runs if run.name == name]
-    if not matching:
-        got = "no task" if name is None else f"task {name}"
-        raise CheckpointError(
-            f"{folder}: holds a run for each of {', '.join(run.name for run in runs)}; got {got}. Name one of them with"
-            f" --task, or its folder: {runs[0] if runs else folder}."
-        )
-    return matching[0]
-
-
 def _names_data(config: DataConfig) -> bool:
     sources = (config.task, config.dataset_name, config.train_file, config.validation_file, config.test_file)
     return any(source is not None for source in sources)
@@ -396,7 +378,7 @@ def _scored(
     precision: str | None,
     progress: Progress | None,
 ) -> tuple[TaskData, Evaluator, dict[str, dict[str, float]]]:
-    saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     rows = saved.data(data, splits)
     evaluator = saved.evaluator(rows, precision=precision)
     scores = evaluator.score(tuple(rows.splits), progress=progress)
@@ -420,7 +402,7 @@ def evaluate_in_detail(
     """
     from attentune.inference.evaluation import evaluate_out_of_scope, evaluate_split  # imports scikit-learn
 
-    saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     rows, evaluator, scores = _scored(saved, data, splits, precision, progress)
     space, metrics = evaluator.label_space, evaluator.metrics
     found = {

@@ -13,7 +13,7 @@ from accelerate.state import GradientState
 from accelerate.utils import GradientAccumulationPlugin
 from transformers import DataCollatorWithPadding, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from attentune.config import Config, TrainingConfig, load_config
+from attentune.config import Config, ObjectiveConfig, TrainingConfig, load_config
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import Features
 from attentune.errors import ConfigError, DataError
@@ -237,7 +237,7 @@ class ClassifierCallback(TrainerCallback):
             start_classifier(
                 self._model,
                 ProbeRows(self._features, labels, self._space, self._groups.__getitem__),
-                build_objective(self._space, labels, loss=config.loss),
+                build_objective(ObjectiveConfig(loss=config.loss), self._space, labels),
                 pad_token_id=self._pad_token_id,
                 accelerator=_accelerator(),
                 seed=args.seed,

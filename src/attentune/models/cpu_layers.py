@@ -277,7 +277,7 @@ def use_bf16_gradients(model: Any) -> None:
     versions of PyTorch whose tensors have no `grad_dtype`.
     """
     layers = _fused_modules(model)
-    if len(layers) < model.encoder.config.num_hidden_layers or not hasattr(Tensor, "grad_dtype"):
+    if not layers or len(layers) < model.encoder.config.num_hidden_layers or not hasattr(Tensor, "grad_dtype"):
         return
     for parts in filter(None, map(find_parts, layers)):
         for linear in parts.linears:

@@ -134,14 +134,6 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             self.encoder.eval()
         return self
 
-    def share_encoder_of(self, other: AttentuneForSequenceClassification) -> None:
-        """Replace the encoder and its blur by those of another model, so that both models train it."""
-        if self.blur_hooks is not None:
-            self.blur_hooks.remove()
-        self.encoder, self.blur, self.blur_hooks = other.encoder, other.blur, other.blur_hooks
-        # This model's saved configuration must describe the shared encoder.
-        self.config.encoder = other.config.encoder
-
     def forward(
         self,
         input_ids: Tensor,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attentune.errors import CheckpointError
 from attentune.io.files import read_json
-from attentune.results import RESULT_FILE, TASKS_FILE, RunResult
+from attentune.results import RESULT_FILE, RunResult
 from attentune.runs.records import (
     CUSTOM_TASK,
     MANIFEST_FILE,
@@ -88,8 +88,7 @@ def _recorded(folder: Path) -> list[RecordedRun]:
         raise CheckpointError(f"{folder}: there is no such folder. Expected the folder of a comparison or a run.")
     if (folder / "records").is_dir():
         return _comparison(folder)
-    runs = sorted(file.parent for file in folder.glob(f"*/{RESULT_FILE}")) if (folder / TASKS_FILE).is_file() else []
-    return [_run(run) for run in (runs or ([folder] if (folder / RESULT_FILE).is_file() else []))]
+    return [_run(folder)] if (folder / RESULT_FILE).is_file() else []
 
 
 def _comparison(folder: Path) -> list[RecordedRun]:

@@ -42,8 +42,8 @@ _WORDS = {
 # Settings that say where or how a run was made, or that differ between the runs of a method by design.
 _RUN_SETTINGS = {
     "preset", "training.output_dir", "training.overwrite_output_dir", "training.resume", "training.seed",
-    "training.logging_steps", "training.save_total_limit", "training.report_to", "data.task", "data.tasks",
-    "data.task_settings", "data.data_dir", "data.max_train_samples",
+    "training.logging_steps", "training.save_total_limit", "training.report_to", "data.task",
+    "data.data_dir", "data.max_train_samples",
 }  # fmt: skip
 _ALWAYS_LISTED = (
     "model.name_or_path", "training.learning_rate", "training.num_train_epochs", "data.max_length",

@@ -189,14 +189,13 @@ def _check_feasible(grid: RunGrid, runs: Sequence[Run]) -> None:
 
 def _misfits(name: str, config: Config, data: TaskData) -> list[str]:
     """Return why a method does not fit the rows of a task; nothing if it does."""
-    from attentune.baselines.registry import baselines_for
+    from attentune.baselines.registry import baselines_for, misfit
     from attentune.models.head_settings import check_head
 
     if config.baseline is not None:
-        known = baselines_for(data)
-        if config.baseline in known:
+        if (reason := misfit(config.baseline, data)) is None:
             return []
-        return [f"{name}: needs pairs of texts, but the rows are single texts; expected one of {', '.join(known)}."]
+        return [f"{name}: {reason}; expected one of {', '.join(baselines_for(data))}."]
     try:
         check_head(config.model, data.label_space, is_pair=data.is_pair)
     except ConfigError as error:

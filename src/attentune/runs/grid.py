@@ -14,7 +14,7 @@ from typing import Any
 
 from attentune.config import Config, flatten, load_config, preset_names, to_flat
 from attentune.config.load import read_yaml
-from attentune.config.parse import did_you_mean, from_yaml
+from attentune.config.parse import did_you_mean
 from attentune.data.builtin import load_spec
 from attentune.data.dataset import TaskData, data_name
 from attentune.errors import CheckpointError, ConfigError
@@ -31,10 +31,9 @@ PER_RUN = {
     "training.seed": "give --seeds, a number of seeds or a list such as 3,7,11",
     "data.fold": "a comparison runs all folds",
     "data.fold_seed": "with --folds, --seeds is the number of repetitions with new folds",
-    "training.multi_task": "a comparison trains on each task by itself",
 }
 # Settings that determine the grid; no method may have its own.
-WHICH_RUNS = ("preset", "data.folds", "data.task", "data.tasks", "data.task_settings", "data.max_train_samples")
+WHICH_RUNS = ("preset", "data.folds", "data.task", "data.max_train_samples")
 _NAME = re.compile(r"\w[\w.+ -]{0,79}")
 _KEYS = ("preset", "set", "tasks")
 
@@ -74,14 +73,14 @@ def _method(name: str, value: Any, where: str, problems: list[str]) -> Method:
         for key in value
         if key not in _KEYS
     ]
-    by_task = settings_by_task(value.get("tasks"), f"{where}.tasks", problems)
+    by_task = _settings_by_task(value.get("tasks"), f"{where}.tasks", problems)
     settings = flatten(_mapping(value.get("set"), f"{where}.set", problems))
     _refuse_common(settings, f"{where}.set", problems)
     preset = value.get("preset")
     return Method(name, None if preset is None else str(preset), settings, by_task)
 
 
-def settings_by_task(value: Any, where: str, problems: list[str]) -> dict[str, dict[str, Any]]:
+def _settings_by_task(value: Any, where: str, problems: list[str]) -> dict[str, dict[str, Any]]:
     """Return settings by canonical task name and dotted name, from {task: settings}; append to `problems`."""
     by_task: dict[str, dict[str, Any]] = {}
     for task, part in _mapping(value, where, problems).items():
@@ -108,7 +107,6 @@ def _refuse_common(settings: Mapping[str, Any], where: str, problems: list[str])
 
 
 def _mapping(value: Any, where: str, problems: list[str]) -> Mapping[str, Any]:
-    value = from_yaml(value)
     if value is None or isinstance(value, Mapping):
         return value or {}
     problems.append(f"{where}: got {value!r}, expected settings and their values.")
@@ -135,10 +133,6 @@ def select_methods(names: Sequence[str], defined: Mapping[str, Method]) -> list[
             ]
         )
     return [defined.get(name) or Method(name, preset=name) for name in names] or list(defined.values())
-
-
-# Overrides that turn a multi-task configuration into one for a single task.
-_ONE_TASK = {"data.tasks": None, "data.task_settings": None, "training.multi_task": False}
 
 
 @dataclass(frozen=True)
@@ -193,17 +187,15 @@ def plan_grid(
     # Not `in (None, False)`: a seed of 0 is a value too, and equal to False.
     given_per_run = [name for name in PER_RUN if common.get(name) is not None and common[name] is not False]
     problems = [f"{name}: {PER_RUN[name]}." for name in given_per_run]
-    task_settings = _names(_taken("data.tasks", file, common))
-    one = _taken("data.task", file, common)
-    by_task = settings_by_task(_taken("data.task_settings", file, common), "data.task_settings", problems)
-    names = _task_names(tasks or task_settings or ([] if one is None else [str(one)]), problems)
+    one = _task_taken(file, common)
+    names = _task_names(tasks or ([] if one is None else [str(one)]), problems)
     problems += _repeated("method", [method.name for method in methods]) + _repeated("seed", list(seeds))
     problems += _repeated("train size", ["all" if size is None else size for size in train_sizes or ()])
     if not methods:
         problems.append("compare: got no method, expected --presets NAME,NAME,... or --settings FILE.")
     if problems:
         raise ConfigError(problems)
-    configs = _resolved(methods, names or [CUSTOM_TASK], file, common, by_task)
+    configs = _resolved(methods, names or [CUSTOM_TASK], file, common)
     first = next(iter(configs.values()))
     sizes = [next(iter(first.values()))["data.max_train_samples"]] if train_sizes is None else train_sizes
     runs = (
@@ -216,7 +208,7 @@ def plan_grid(
             configs[method.name][task].get(name, common[name])
             for method in methods
             for task in first
-            if name not in {*method.settings, *method.by_task.get(task, {}), *by_task.get(task, {})}
+            if name not in {*method.settings, *method.by_task.get(task, {})}
         )
         return next(free, common[name])
 
@@ -226,17 +218,12 @@ def plan_grid(
     return RunGrid(tuple(runs), configs, given | {name: typed(name) for name in common})
 
 
-def _taken(name: str, file: str | Path | None, common: dict[str, Any]) -> Any:
-    """Remove a setting of section `data` from `common` and return its value; by default, return the file's value."""
+def _task_taken(file: str | Path | None, common: dict[str, Any]) -> Any:
+    """Remove `data.task` from `common` and return its value; by default, return the file's value."""
     section = {} if file is None else read_yaml(file).get("data")
-    in_file = section.get(name.split(".")[1]) if isinstance(section, Mapping) else None
-    value = common.pop(name, None)
+    in_file = section.get("task") if isinstance(section, Mapping) else None
+    value = common.pop("data.task", None)
     return in_file if value is None else value
-
-
-def _names(value: Any) -> list[str]:
-    parts = value.split(",") if isinstance(value, str) else (value or [])
-    return [str(part).strip() for part in parts if str(part).strip()]
 
 
 def _task_names(given: Iterable[str], problems: list[str]) -> list[str]:
@@ -255,14 +242,13 @@ def _resolved(
     tasks: Sequence[str],
     file: str | Path | None,
     common: Mapping[str, Any],
-    by_task: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, dict[str, Any]]]:
     configs: dict[str, dict[str, dict[str, Any]]] = {method.name: {} for method in methods}
     problems: dict[str, list[str]] = {}
     for method in methods:
         for task in tasks:
-            given = {**common, **by_task.get(task, {}), **method.settings, **method.by_task.get(task, {})}
-            given |= _ONE_TASK | {"data.task": None if task == CUSTOM_TASK else task}
+            given = {**common, **method.settings, **method.by_task.get(task, {})}
+            given["data.task"] = None if task == CUSTOM_TASK else task
             try:
                 config = load_config(file, given, preset=method.preset)
                 config = replace(config, training=ending_with_last_weights(config.training))

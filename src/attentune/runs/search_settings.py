@@ -31,9 +31,6 @@ _REFUSED = {
     "training.output_dir": "each run has its own folder",
     "training.resume": "a search always goes on where it was",
     "training.overwrite_output_dir": "a search always resumes; to start again, name another folder",
-    "training.multi_task": "a search is on one task",
-    "data.tasks": "a search is on one task; name it with --task",
-    "data.task_settings": "a search is on one task; give its settings directly",
 }
 # Further settings that cannot be varied; of section `data`, only _VARIED_DATA can be. No file may set the last.
 _NOT_VARIED = (

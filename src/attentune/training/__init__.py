@@ -1,1 +1,1 @@
-"""Trains one run, from a configuration to a finished run folder: read `run.py` first. `tasks.py`: several tasks."""
+"""Trains one run, from a configuration to a finished run folder: read `run.py` first."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from attentune.baselines.frozen import FrozenEncoder, OnFrozenEncoder
 from attentune.baselines.linear import Baseline
-from attentune.baselines.registry import baselines_for, make_baseline
+from attentune.baselines.registry import baselines_for, make_baseline, misfit
 from attentune.config import to_dict
 from attentune.data.dataset import CALIBRATION, LabelSpace
 from attentune.inference.scoring import Evaluator
@@ -133,6 +133,9 @@ def compare_with_baselines(
     metric, seed, setting = inputs.metric.name, inputs.config.training.seed, inputs.config.training.baselines
     fitting = baselines_for(inputs.data)
     wanted = fitting if setting == "auto" else tuple(name.strip() for name in setting.split(","))
+    for name in wanted:
+        if (reason := misfit(name, inputs.data)) is not None:
+            display.warning(f"the baseline {name} is left out: it {reason}")
     scored, entries = [], []
     frozen = frozen_encoder(inputs, in_bf16=True)
     for name in fitting:

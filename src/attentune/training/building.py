@@ -1,8 +1,6 @@
 """Builds the parts of a run from its settings, which stop here: tokens, model, token-label planner, evaluator."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from attentune.models.cpu_layers import use_fused_layers, use_own_attention
 from attentune.models.slots import check_peft
 from attentune.nn.compiled.attention import use_fast_dropout
 from attentune.nn.compiled.checks import unavailable_reason
-from attentune.seeding import numpy_generator
 from attentune.token_labels.base import LabelSource, PredictionComparator
 from attentune.token_labels.planner import EpochPlanner, TrainingScorer, build_generator
 from attentune.training.callbacks import ProgressDisplay
@@ -72,7 +69,7 @@ def load_inputs(prepared: Prepared, display: ProgressDisplay) -> RunInputs:
     return debiased(inputs, display)
 
 
-def new_model(inputs: RunInputs, objective: Objective, *, share_encoder_of: Any = None) -> Any:
+def new_model(inputs: RunInputs, objective: Objective) -> Any:
     """Build the model to train: the encoder, the four slots that the settings fill, and the classifier."""
     config, device = inputs.config, inputs.accelerator.device
     check_metric(objective, inputs.metric)
@@ -92,8 +89,6 @@ def new_model(inputs: RunInputs, objective: Objective, *, share_encoder_of: Any 
         score_mean=inputs.score_scale[0],
         score_std=inputs.score_scale[1],
     )
-    if share_encoder_of is not None:
-        model.share_encoder_of(share_encoder_of)
     is_probed(model, linear_probe=config.training.linear_probe)  # an error now, not after the run folder was made
     model = model.to(device)
     if device.type == "cpu":
@@ -176,34 +171,6 @@ def count_steps(inputs: RunInputs, planner: EpochPlanner) -> int:
     steps = sum(count_steps_per_epoch(inputs, planner, epoch) for epoch in range(int(whole)))
     # Rounded first: 0.07 epochs of 100 steps are 7, not 7.000000000000001.
     return max(1, math.ceil(round(steps + rest * count_steps_per_epoch(inputs, planner, int(whole)), 6)))
-
-
-def steps_per_task(alone: Mapping[str, int], rows: Mapping[str, int], exponent: float, total: int) -> dict[str, int]:
-    """Return the number of optimiser steps of each task."""
-    total = total if total > 0 else sum(alone.values())
-    weights = {task: rows[task] ** exponent for task in alone}
-    return {task: max(1, round(total * weights[task] / sum(weights.values()))) for task in alone}
-
-
-def task_schedule(steps: Mapping[str, int], seed: int) -> list[str]:
-    """Return the task of each optimiser step: each as often as it has steps, in an order drawn from the seed."""
-    names = np.repeat(list(steps), list(steps.values()))
-    return [str(name) for name in numpy_generator("turns of tasks", seed).permutation(names)]
-
-
-def with_steps_of_tasks(
-    inputs: Mapping[str, RunInputs], planners: Mapping[str, EpochPlanner], joint: TrainingConfig
-) -> dict[str, RunInputs]:
-    """Return the inputs of tasks with one encoder, with the number of optimiser steps of each in its settings."""
-    steps = steps_per_task(
-        {name: count_steps(one, planners[name]) for name, one in inputs.items()},
-        {name: len(one.features["train"]) for name, one in inputs.items()},
-        joint.task_sampling_exponent,
-        joint.max_steps,
-    )
-    return {
-        name: one.with_training(replace(one.config.training, max_steps=steps[name])) for name, one in inputs.items()
-    }
 
 
 def _lora_settings(training: TrainingConfig) -> dict[str, Any] | None:

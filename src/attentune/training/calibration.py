@@ -103,7 +103,7 @@ class Recalibration:
 
 
 def calibrate_run(
-    run: str | Path | Predictor,
+    run: str | Path,
     data: DataConfig | None = None,
     *,
     temperature: bool = True,
@@ -115,8 +115,7 @@ def calibrate_run(
 
     Earlier ones are replaced; with neither option they are removed. Weights, scores and predictions are unchanged.
     """
-    loaded = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
-    saved = loaded.single_model("calibrate")
+    saved = Predictor.load(run).single_model("calibrate")
     _check_folder(saved, split)
     check_calibration(
         saved.label_space,
@@ -214,7 +213,7 @@ def reject_run(
 
     `outside` are texts of no class, which then choose the score. Distances need the rows that the run was trained on.
     """
-    saved = run if isinstance(run, Predictor) else Predictor.load(run, None if data is None else data.task)
+    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     _check_folder(saved, split)
     check_rejection(saved.label_space, share)
     rows = saved.data(data, (split,))

@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -344,11 +344,11 @@ def label_line(facts: Mapping[str, Any]) -> str:
 class JsonLogCallback(TrainingCallback):
     """Writes `log.jsonl`."""
 
-    def __init__(self, log: JsonLog, task: str | None = None) -> None:
-        self._log, self._task = log, {} if task is None else {"task": task}
+    def __init__(self, log: JsonLog) -> None:
+        self._log = log
 
     def _write(self, state: TrainingState, facts: Mapping[str, Any]) -> None:
-        self._log.write({**self._task, "step": state.step, "epoch": state.epoch, **facts})
+        self._log.write({"step": state.step, "epoch": state.epoch, **facts})
 
     def on_log(self, state: TrainingState, logs: Mapping[str, float]) -> None:
         times = {"seconds": round(state.seconds, 3), "tokens_per_second": round(state.tokens_per_second, 1)}
@@ -384,32 +384,23 @@ class TrackerCallback(TrainingCallback):
 
 
 class ProgressCallback(TrainingCallback):
-    """Moves the progress bar, and prints scores and token label counts, of several tasks with the task's name."""
+    """Moves the progress bar, and prints scores and token label counts."""
 
-    def __init__(
-        self,
-        display: ProgressDisplay,
-        steps_done: Callable[[], int],
-        task: str | None = None,
-        *,
-        total_steps: int,
-        keeps_best: bool,
-    ) -> None:
-        self._display, self._steps_done, self._prefix = display, steps_done, "" if task is None else f"{task}: "
-        self._total_steps, self._keeps_best = total_steps, keeps_best
+    def __init__(self, display: ProgressDisplay, *, total_steps: int, keeps_best: bool) -> None:
+        self._display, self._total_steps, self._keeps_best = display, total_steps, keeps_best
 
     def on_step_end(self, state: TrainingState, logs: Mapping[str, float]) -> None:
-        self._display.advance(self._steps_done(), loss=logs["loss"], tokens_per_second=state.tokens_per_second)
+        self._display.advance(state.step, loss=logs["loss"], tokens_per_second=state.tokens_per_second)
 
     def on_evaluate(self, state: TrainingState, scores: Scores, *, is_last: bool) -> None:
         best = "  (best so far)" if state.is_best and self._keeps_best else ""
-        self._display.info(f"{self._prefix}step {state.step} of {self._total_steps}: {one_line(scores)}{best}")
+        self._display.info(f"step {state.step} of {self._total_steps}: {one_line(scores)}{best}")
 
     def on_prediction_step(self, rows: int) -> None:
         self._display.predicted(rows)
 
     def on_epoch_begin(self, state: TrainingState) -> None:
-        facts, epoch = state.epoch_labels, f"{self._prefix}epoch {state.epoch + 1}"
+        facts, epoch = state.epoch_labels, f"epoch {state.epoch + 1}"
         if "reason" in facts and state.epoch > 0:
             self._display.warning(f"{epoch}: no token is labelled: {facts['reason']}")
         elif "ones" in facts:
@@ -421,7 +412,7 @@ TRACKER_FOLDER = "tracker"
 _ID_FILE = "run-id.json"
 PROJECT = "attentune"
 # Trackers may send settings to a server, so paths on the user's machine are not logged.
-_PRIVATE = ("output_dir", "resume", "overwrite_output_dir", "report_to", "data_dir", "dataset_name", "task_settings")
+_PRIVATE = ("output_dir", "resume", "overwrite_output_dir", "report_to", "data_dir", "dataset_name")
 
 
 @contextlib.contextmanager

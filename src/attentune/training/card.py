@@ -99,8 +99,8 @@ _HUB_METRICS = {
 }
 # Settings that are paths on the training machine, or that do not describe the model.
 _LEFT_OUT = re.compile(
-    r"preset|model\.(name_or_path|revision)|data\.(task|tasks|task_settings|dataset_\w+|\w+_files?|extra_train_weights|data_dir)"
-    r"|training\.(output_dir|resume|overwrite_output_dir|report_to|logging_steps|save_\w+|max_hours)"
+    r"preset|model\.(name_or_path|revision)|data\.(task|dataset_\w+|\w+_files?|extra_train_weights|data_dir)"
+    r"|training\.(output_dir|resume|overwrite_output_dir|report_to|logging_steps|save_\w+)"
 )
 
 

@@ -25,10 +25,10 @@ from attentune.models.saving import save_model
 from attentune.models.slots import adapter_settings
 from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
 from attentune.training.callbacks import ProgressDisplay, TrainingState
-from attentune.training.optimizer import load_optimizer_tensors, optimizer_tensors
+from attentune.training.optimizer import bare_optimizer, load_optimizer_tensors, optimizer_tensors
 from attentune.training.prepare import wants_best
 from attentune.training.run_folder import TEMPORARY, changes, checkpoint_folders, command_to_resume
-from attentune.training.trainer import TaskTrainer, Trainer
+from attentune.training.trainer import Trainer
 
 STATE, MODEL_FILE, OPTIMIZER_FILE = "state.json", "model.safetensors", "optimizer.safetensors"
 _NEEDED = (STATE, MODEL_FILE)
@@ -83,7 +83,7 @@ def newest_good(run: Path, warn: Callable[[str], None], *, with_best: bool = Fal
 
 def _damage_of_best(run: Path, folder: Path) -> str | None:
     """Return what is wrong with the checkpoint that was the best when this one was written; None if nothing."""
-    best = next(iter(read_state(folder)["tasks"].values()))["best"]
+    best = read_state(folder)["state"]["best"]
     if best is None or best["step"] == int(folder.name.removeprefix("checkpoint-")):
         return None
     best_folder = run / f"checkpoint-{best['step']}"
@@ -95,10 +95,9 @@ def read_state(folder: Path) -> dict[str, Any]:
     """Read the state of a checkpoint."""
     try:
         content = read_json(folder / STATE)
-        if not all(isinstance(one, dict) for one in (content["identity"], *content["identity"].values())):
-            raise ValueError("identity is not an object of objects")
-        for state in content["tasks"].values():
-            TrainingState.from_dict(state)
+        if not isinstance(content["identity"], dict):
+            raise ValueError("identity is not an object")
+        TrainingState.from_dict(content["state"])
         return content
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder / STATE}: cannot be read ({error}). {_MEND}") from error
@@ -144,57 +143,47 @@ class Checkpointer:
 
     def save(self) -> None:
         """Write a checkpoint, unless this step has one, then remove the oldest ones beyond the limit."""
-        trainer, first = self._trainer, self._trainer.first
-        if self._saved_step != trainer.steps_done:
-            self._saved_step = trainer.steps_done
-            for task in trainer.tasks.values():
-                task.check_weights()
+        trainer, state = self._trainer, self._trainer.state
+        if self._saved_step != state.step:
+            self._saved_step = state.step
+            trainer.check_weights()
             self._write()
-            for task in trainer.tasks.values():
-                for callback in task.callbacks:
-                    callback.on_save(task.state)
-        if first.accelerator.is_main_process:  # also if this step has one: a killed run may have left too many
-            best = None if trainer.is_shared or first.state.best is None else first.state.best["step"]
-            keep_newest(self._run, trainer.steps_done, first.training.save_total_limit, best)
+            for callback in trainer.callbacks:
+                callback.on_save(state)
+        if trainer.accelerator.is_main_process:  # also if this step has one: a killed run may have left too many
+            best = None if state.best is None else state.best["step"]
+            keep_newest(self._run, state.step, trainer.training.save_total_limit, best)
 
     def _write(self) -> None:
-        trainer, first = self._trainer, self._trainer.first
-        first.accelerator.wait_for_everyone()
-        labels = {name: task.planner.tensors() for name, task in trainer.tasks.items()}
-        if not first.accelerator.is_main_process:
+        trainer, state = self._trainer, self._trainer.state
+        trainer.accelerator.wait_for_everyone()
+        labels = trainer.planner.tensors()
+        if not trainer.accelerator.is_main_process:
             return
         if trainer.log is not None:
-            first.state.log_bytes = trainer.log.synced_bytes()
-        scaler = first.accelerator.scaler
+            state.log_bytes = trainer.log.synced_bytes()
+        scaler = trainer.accelerator.scaler
         content = {
-            "tasks": {name: task.state.to_dict() for name, task in trainer.tasks.items()},
-            "identity": {name: task.resume_fingerprint() for name, task in trainer.tasks.items()},
+            "state": state.to_dict(),
+            "identity": trainer.resume_fingerprint(),
             "scaler": None if scaler is None else scaler.state_dict(),
         }
-        optimizer = optimizer_tensors(trainer.bare_optimizer, trainer.model)
+        optimizer = optimizer_tensors(bare_optimizer(trainer.optimizer), trainer.model)
 
         def write_files(folder: Path) -> None:
-            if trainer.is_shared:
-                weights = {name: weight.detach().contiguous() for name, weight in trainer.model.named_parameters()}
-                save_file(weights, folder / MODEL_FILE)
-            else:
-                save_model(trainer.model, first.inputs.tokenizer, folder)
+            save_model(trainer.model, trainer.inputs.tokenizer, folder)
             save_file(optimizer, folder / OPTIMIZER_FILE)
-            for name, tensors in labels.items():
-                if tensors:
-                    fingerprint = trainer.tasks[name].inputs.fingerprint["train"]
-                    save_labels(self._labels_file(folder, name), tensors, train_fingerprint=fingerprint)
+            if labels:
+                fingerprint = trainer.inputs.fingerprint["train"]
+                save_labels(folder / LABELS_FILE, labels, train_fingerprint=fingerprint)
 
-        with first.embeddings.whole(trainer.decay()):
-            write_checkpoint(self._run, trainer.steps_done, content, write_files)
-
-    def _labels_file(self, folder: Path, task: str) -> Path:
-        return folder / (f"labels-{task}.safetensors" if self._trainer.is_shared else LABELS_FILE)
+        with trainer.embeddings.whole(trainer.decay()):
+            write_checkpoint(self._run, state.step, content, write_files)
 
     def restore(self, display: ProgressDisplay) -> bool:
-        """Go back to the newest undamaged checkpoint: weights, optimiser, states, token labels; False without one."""
-        trainer, scaler = self._trainer, self._trainer.first.accelerator.scaler
-        folder = newest_good(self._run, display.warning, with_best=wants_best(trainer.first.training))
+        """Go back to the newest undamaged checkpoint: weights, optimiser, state, token labels; False without one."""
+        trainer, scaler = self._trainer, self._trainer.accelerator.scaler
+        folder = newest_good(self._run, display.warning, with_best=wants_best(trainer.training))
         if folder is None:
             display.info(f"{self._run}: no checkpoint to resume from; starting at the beginning.")
             return False
@@ -202,36 +191,26 @@ class Checkpointer:
         check_identity(self._run, trainer, content["identity"])
         display.info(f"resuming from {folder}")
         with fitting(folder):
-            for name, task in trainer.tasks.items():
-                task.state = TrainingState.from_dict(content["tasks"][name])
-            with trainer.first.embeddings.loading(trainer.decay()):
-                weights = load_file(folder / MODEL_FILE)
-                if trainer.is_shared:
-                    for name, weight in trainer.model.named_parameters():
-                        weight.data.copy_(weights[name])
-                else:
-                    trainer.model.load_state_dict(weights)
-            load_optimizer_tensors(trainer.bare_optimizer, trainer.model, load_file(folder / OPTIMIZER_FILE))
+            trainer.state = TrainingState.from_dict(content["state"])
+            with trainer.embeddings.loading(trainer.decay()):
+                trainer.model.load_state_dict(load_file(folder / MODEL_FILE))
+            optimizer = bare_optimizer(trainer.optimizer)
+            load_optimizer_tensors(optimizer, trainer.model, load_file(folder / OPTIMIZER_FILE))
             if content.get("scaler") and scaler is not None:
                 scaler.load_state_dict(content["scaler"])
-            for name, task in trainer.tasks.items():
-                if (file := self._labels_file(folder, name)).is_file():
-                    task.planner.restore(load_labels(file)[0])
-        self._saved_step = trainer.steps_done
+            if (folder / LABELS_FILE).is_file():
+                trainer.planner.restore(load_labels(folder / LABELS_FILE)[0])
+        self._saved_step = trainer.state.step
         return True
 
 
 def check_identity(run: Path, trainer: Trainer, before: dict[str, Any]) -> None:
     """Refuse to resume a run whose rows, tokens, encoder, processes or device are others than at its beginning."""
-    found = []
-    for name, task in trainer.tasks.items():
-        differences = changes(before[name], task.resume_fingerprint()) if name in before else ["the task"]
-        if differences:
-            found.append(f"{f'{name}: ' if trainer.is_shared else ''}{' and '.join(differences)}")
-    if found:
+    differences = changes(before, trainer.resume_fingerprint())
+    if differences:
         raise CheckpointError(
-            f"{run}: cannot be resumed: {'; '.join(found)} changed since it was begun, so the result would be of two"
-            " mixed runs. Put back what was there, or train again from the start with --overwrite_output_dir."
+            f"{run}: cannot be resumed: {' and '.join(differences)} changed since it was begun, so the result would be"
+            " of two mixed runs. Put back what was there, or train again from the start with --overwrite_output_dir."
         )
 
 
@@ -239,10 +218,10 @@ def check_identity(run: Path, trainer: Trainer, before: dict[str, Any]) -> None:
 ADAPTER_FOLDER = "adapter"
 
 
-def load_best(run: Path, task: TaskTrainer) -> int:
+def load_best(run: Path, trainer: Trainer) -> int:
     """Load the best weights if the settings say so; return the step of the final weights."""
-    state = task.state
-    if not wants_best(task.training) or state.best is None or state.best["step"] == state.step:
+    state = trainer.state
+    if not wants_best(trainer.training) or state.best is None or state.best["step"] == state.step:
         return state.step
     folder = run / f"checkpoint-{state.best['step']}"
     problem = verify_checkpoint(folder)
@@ -250,26 +229,26 @@ def load_best(run: Path, task: TaskTrainer) -> int:
         raise CheckpointError(
             f"{folder}: has the best weights, but {problem}. To train them again: {command_to_resume(run)}"
         )
-    task.model.load_state_dict(load_file(folder / MODEL_FILE))
+    trainer.model.load_state_dict(load_file(folder / MODEL_FILE))
     return state.best["step"]
 
 
-def save_final_model(run: Path, task: TaskTrainer, labels: dict[str, np.ndarray]) -> None:
+def save_final_model(run: Path, trainer: Trainer, labels: dict[str, np.ndarray]) -> None:
     """Write the model and the token labels, if any, to a temporary folder, and move them once all are on the disk."""
     with written_together(run, f"{TEMPORARY}model-{os.getpid()}") as temporary:
-        save_model(task.model, task.inputs.tokenizer, temporary)
+        save_model(trainer.model, trainer.inputs.tokenizer, temporary)
         if labels:
-            fingerprint = task.inputs.fingerprint["train"]
+            fingerprint = trainer.inputs.fingerprint["train"]
             save_labels(temporary / LABELS_FILE, labels, train_fingerprint=fingerprint)
 
 
-def save_adapters(folder: Path, adapters: dict[str, torch.Tensor], task: TaskTrainer, lora: dict[str, Any]) -> None:
+def save_adapters(folder: Path, adapters: dict[str, torch.Tensor], trainer: Trainer, lora: dict[str, Any]) -> None:
     """Save the encoder's adapters alone, in peft's format."""
-    base = hub_name(task.inputs.config.model.name_or_path)
+    base = hub_name(trainer.inputs.config.model.name_or_path)
     with storage_errors(folder):
         folder.mkdir(exist_ok=True)
         save_file(adapters, folder / "adapter_model.safetensors")
-        settings = adapter_settings(lora, task.model.encoder, base_model_name_or_path=base, inference_mode=True)
+        settings = adapter_settings(lora, trainer.model.encoder, base_model_name_or_path=base, inference_mode=True)
         settings.save_pretrained(str(folder))
         # The same permissions as the other files; safetensors writes private ones.
         (folder / "adapter_model.safetensors").chmod((folder / "adapter_config.json").stat().st_mode)

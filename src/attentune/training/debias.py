@@ -6,7 +6,7 @@ is predicted by one that was fitted to other rows, so that it cannot know a row 
 
     product    loss_i = CE(softmax(logits_i + s t/T log p_i), y_i) at step t of T; predictions are of logits_i alone
 
-With s (`objective.debias_strength`) 1 throughout, a model that learns rows by heart still learns what the weak model
+With s (`STRENGTH`) 1 throughout, a model that learns rows by heart still learns what the weak model
 knows; with a greater one from the start it learns the reverse of that first, and some models nothing else. So it starts
 as without a weak model and learns what the rows say; then it gains ever less from rows that the weak model predicts.
 
@@ -35,6 +35,8 @@ from attentune.training.prepare import WEAK_FOLDS, RunInputs
 
 # The share of the rows, and the number of them, from which on the weak model sees a word, mark or pair of neighbours.
 FREQUENT, LEAST_ROWS = 0.02, 2
+# The factor s of the weak model's log-probabilities in the last step; it rises from 0.
+STRENGTH = 4.0
 _TOKEN = re.compile(r"\w+|[^\w\s]+")
 
 
@@ -51,13 +53,13 @@ def debiased(inputs: RunInputs, display: ProgressDisplay) -> RunInputs:
     config, rows = inputs.config, inputs.read_data.splits["train"]
     if config.objective.debias == "none":
         return inputs
-    began, strength = time.perf_counter(), config.objective.debias_strength
+    began = time.perf_counter()
     display.info(f"debias: predicting {len(rows):,} training rows from frequent words, in {WEAK_FOLDS} folds")
     log_p_NC = out_of_fold(rows, inputs.data.label_space, config.training.seed)
     accuracy, seconds = float((log_p_NC.argmax(axis=1) == rows.labels).mean()), time.perf_counter() - began
     display.info(f"debias: these predict {100 * accuracy:.1f} % of the rows right ({seconds:.1f} s)")
     facts = {"weak_accuracy": accuracy, "seconds": round(seconds, 3)}
-    return replace(inputs, debias=Debias((strength * log_p_NC).astype(np.float32), facts))
+    return replace(inputs, debias=Debias((STRENGTH * log_p_NC).astype(np.float32), facts))
 
 
 def out_of_fold(rows: TextRows, space: LabelSpace, seed: int) -> np.ndarray:

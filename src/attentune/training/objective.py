@@ -1,7 +1,7 @@
 """The training objective: the task's loss, combined with the loss of the token head."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from attentune.config.parse import did_you_mean
+from attentune.config import ObjectiveConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, NonFiniteLossError
 from attentune.metrics.metrics import Metric
@@ -22,7 +22,7 @@ from attentune.nn.losses import (
     row_losses,
     token_label_sums,
 )
-from attentune.training.prepare import RunInputs
+from attentune.training.prepare import class_weight_values
 
 _SHOWN_ROWS = 8
 
@@ -137,62 +137,33 @@ class Objective:
 
 
 def build_objective(
+    settings: ObjectiveConfig,
     label_space: LabelSpace,
     labels: np.ndarray,
     *,
     row_weights: np.ndarray | None = None,
     score_scale: tuple[float, float] = (0.0, 1.0),
-    loss: str = "auto",
-    class_weights: Any = None,
-    label_smoothing: float = 0.0,
-    alpha: float = 0.7,
-    token_loss_warmup_epochs: float = 0.0,
-    focal_gamma: float = 2.0,
     soft_targets: bool = False,
 ) -> Objective:
-    """Build the objective for a task and check that it fits."""
-    loss = resolve_loss(loss, label_space.task_type)
+    """Build the objective for a task and check that its loss fits."""
+    loss = resolve_loss(settings.loss, label_space.task_type)
     _check_loss(loss, label_space)
     if soft_targets:
-        _check_soft(loss, label_space, class_weights, label_smoothing)
+        _check_soft(loss, label_space, settings)
     if loss == "pearson" and row_weights is not None:
         raise ConfigError(
             "objective.loss: pearson has one loss for a whole batch, so rows cannot have weights. Leave the weights"
             " out, or take mse."
         )
-    has_classes = label_space.task_type != "regression"
-    if not has_classes and (class_weights is not None or label_smoothing > 0):
-        raise ConfigError("objective: class_weights and label_smoothing need classes; this task is a regression.")
-    weights_C = None
-    if class_weights is not None:
-        weights_C = _class_weights(class_weights, label_space, labels, row_weights)
     return Objective(
         loss=loss,
-        class_weights=weights_C,
-        label_smoothing=label_smoothing,
-        alpha=alpha,
-        warmup_epochs=token_loss_warmup_epochs,
-        num_labels=label_space.num_labels,
-        focal_gamma=focal_gamma,
-        score_scale=score_scale,
-    )
-
-
-def new_objective(inputs: RunInputs) -> Objective:
-    """Build the training objective."""
-    settings = inputs.config.objective
-    return build_objective(
-        inputs.data.label_space,
-        inputs.labels,
-        row_weights=inputs.weights,
-        score_scale=inputs.score_scale,
-        loss=inputs.loss,
-        class_weights=settings.class_weights,
+        class_weights=_class_weights(settings.class_weights, label_space, labels, row_weights),
         label_smoothing=settings.label_smoothing,
         alpha=settings.alpha,
-        token_loss_warmup_epochs=settings.token_loss_warmup_epochs,
+        warmup_epochs=settings.token_loss_warmup_epochs,
+        num_labels=label_space.num_labels,
         focal_gamma=settings.focal_gamma,
-        soft_targets=inputs.has_soft_targets,
+        score_scale=score_scale,
     )
 
 
@@ -215,12 +186,13 @@ def _check_loss(loss: str, label_space: LabelSpace) -> None:
         )
 
 
-def _check_soft(loss: str, label_space: LabelSpace, class_weights: Any, label_smoothing: float) -> None:
+def _check_soft(loss: str, label_space: LabelSpace, settings: ObjectiveConfig) -> None:
     expected = resolve_loss("auto", label_space.task_type)
-    if loss != expected or class_weights is not None or label_smoothing > 0:
+    if loss != expected or settings.class_weights is not None or settings.label_smoothing > 0:
         raise ConfigError(
-            f"objective: got loss {loss}, class_weights {class_weights} and label_smoothing {label_smoothing:g} for"
-            f" rows with soft targets, expected loss {expected} (or auto) alone: the targets are what is to be learned."
+            f"objective: got loss {loss}, class_weights {settings.class_weights} and label_smoothing"
+            f" {settings.label_smoothing:g} for rows with soft targets, expected loss {expected} (or auto) alone: the"
+            " targets are what is to be learned."
         )
 
 
@@ -235,35 +207,20 @@ def check_metric(objective: Objective, metric: Metric) -> None:
 
 def _class_weights(
     wanted: Any, label_space: LabelSpace, labels: np.ndarray, row_weights: np.ndarray | None
-) -> torch.Tensor:
-    names = label_space.names
+) -> torch.Tensor | None:
+    if wanted is None:
+        return None
+    if wanted != "balanced":
+        return torch.tensor(class_weight_values(wanted, label_space.names), dtype=torch.float32)
     # Weighted rows count by their weights.
     count: Any = len(labels) if row_weights is None else row_weights.sum()
-    if wanted == "balanced" and label_space.is_multilabel:
+    if label_space.is_multilabel:
         # The weight balances rows with and without the label; a label without training rows keeps a finite one.
         present_C = labels.sum(axis=0) if row_weights is None else (labels * row_weights[:, None]).sum(axis=0)
         absent_C = count - present_C
         balance_C = np.where(absent_C > 0, absent_C, 1) / np.where(present_C > 0, present_C, 1)
         return torch.tensor(balance_C, dtype=torch.float32)
-    if wanted == "balanced":
-        counts = np.bincount(labels, weights=row_weights, minlength=len(names))
-        # scikit-learn's rule; a class without training rows gets weight 0, which no row uses.
-        values = [count / (len(names) * number) if number else 0.0 for number in counts]
-        return torch.tensor(values, dtype=torch.float32)
-    near = did_you_mean(wanted, ("balanced",)) if isinstance(wanted, str) else ""
-    if isinstance(wanted, str):
-        wanted = [part.strip() for part in wanted.split(",")]
-    if isinstance(wanted, Mapping):
-        if set(map(str, wanted)) != set(names):
-            raise ConfigError(f"objective.class_weights: got {sorted(map(str, wanted))}, expected {sorted(names)}.")
-        wanted = [{str(key): value for key, value in wanted.items()}[name] for name in names]
-    try:
-        values = [float(value) for value in wanted] if isinstance(wanted, Sequence) else []
-    except (TypeError, ValueError):
-        values = []
-    if len(values) != len(names) or any(not np.isfinite(value) or value < 0 for value in values) or not any(values):
-        raise ConfigError(
-            f"objective.class_weights: got {wanted!r}, expected balanced, or {len(names)} numbers of at least 0,"
-            f" one for each of {', '.join(names)}.{near}"
-        )
+    counts = np.bincount(labels, weights=row_weights, minlength=label_space.num_labels)
+    # scikit-learn's rule; a class without training rows gets weight 0, which no row uses.
+    values = [count / (label_space.num_labels * number) if number else 0.0 for number in counts]
     return torch.tensor(values, dtype=torch.float32)

@@ -27,60 +27,49 @@ _START = "start"
 _SUMMED = (torch.float32, torch.bfloat16)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LearningRateSchedule:
     """The learning rate at each optimiser step: a warm-up from 0, then a decay (the schedules of transformers)."""
 
-    learning_rate: float  # the peak learning rate
+    training: TrainingConfig
     total_steps: int  # optimiser steps of the whole run
-    encoder_learning_rate: float | None = None  # the encoder's own peak; None if it is the same
-    kind: str = "linear"  # "linear", "cosine", "constant_with_warmup" or "constant"
-    warmup_ratio: float = 0.1  # share of the steps that warm up
-    warmup_steps: int = 0  # number of steps that warm up; overrides `warmup_ratio` if above 0
-
-    @classmethod
-    def of(cls, training: TrainingConfig, total_steps: int) -> LearningRateSchedule:
-        """Build the schedule that the settings describe."""
-        return cls(
-            learning_rate=chosen(training.learning_rate),
-            encoder_learning_rate=training.encoder_learning_rate,
-            kind=training.lr_scheduler_type,
-            warmup_ratio=training.warmup_ratio,
-            warmup_steps=training.warmup_steps,
-            total_steps=total_steps,
-        )
 
     def factor(self, step: int) -> float:
         """Return the share of the peak learning rate that optimiser step `step` (from 0) uses."""
-        if self.kind == "constant":
+        kind = self.training.lr_scheduler_type
+        if kind == "constant":
             return 1.0
-        warmup = self.warmup_steps or math.ceil(self.warmup_ratio * self.total_steps)
+        warmup = self.training.warmup_steps or math.ceil(self.training.warmup_ratio * self.total_steps)
         if step < warmup:
             return step / warmup
-        if self.kind == "constant_with_warmup":
+        if kind == "constant_with_warmup":
             return 1.0
         done = (step - warmup) / max(1, self.total_steps - warmup)
-        if self.kind == "cosine":
+        if kind == "cosine":
             return 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
         return max(0.0, 1.0 - done)
 
     def rates(self, step: int) -> dict[str, float]:
         """Return the learning rates of a step for the log; the encoder's only where it has its own."""
         factor = self.factor(step)
-        rates = {"learning_rate": self.learning_rate * factor}
-        if self.encoder_learning_rate is not None:
-            rates["encoder_learning_rate"] = self.encoder_learning_rate * factor
+        rates = {"learning_rate": chosen(self.training.learning_rate) * factor}
+        if self.training.encoder_learning_rate is not None:
+            rates["encoder_learning_rate"] = self.training.encoder_learning_rate * factor
         return rates
 
-    def decay_factor(self, steps: int, *, weight_decay: float) -> float:
-        """Return the factor by which weight decay alone shrinks an encoder weight without gradients.
+    def decay_factor(self, steps: int) -> float:
+        """Return the factor by which weight decay has shrunk the embeddings of unused tokens after these steps.
 
-        Always computed from the first step, so that a resumed run gets the same number.
+        They stay as they are where they are frozen or pulled towards their start. Always computed from the first step,
+        so that a resumed run gets the same number.
         """
-        peak = self.learning_rate if self.encoder_learning_rate is None else self.encoder_learning_rate
-        factor = 1.0
+        training, factor = self.training, 1.0
+        if training.freeze_encoder or training.lora_rank is not None or training.l2_sp > 0:
+            return factor
+        own = training.encoder_learning_rate
+        peak = chosen(training.learning_rate) if own is None else own
         for step in range(steps):
-            factor *= 1.0 - peak * self.factor(step) * weight_decay
+            factor *= 1.0 - peak * self.factor(step) * training.weight_decay
         return factor
 
 
@@ -119,72 +108,43 @@ class AdamWL2SP(torch.optim.AdamW):
         return super().step(closure)
 
 
-def build_optimizer(
-    model: nn.Module,
-    *,
-    learning_rate: float,
-    encoder_learning_rate: float | None = None,
-    weight_decay: float = 0.01,
-    l2_sp: float = 0.0,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-) -> torch.optim.AdamW:
+def build_optimizer(training: TrainingConfig, model: nn.Module, *, processes: int = 1) -> torch.optim.AdamW:
     """Build AdamW over the trainable parameters, in groups with and without weight decay.
 
     If the encoder has its own learning rate, its parameters form two further groups; empty groups are then left out.
-    Each group stores its peak learning rate as `peak_lr`. On a CPU the step is C code, where that is available.
+    Each group stores its peak learning rate as `peak_lr`.
+
+    On a CPU the step is C code, where that is available. It also writes the bf16 copies of weights that fused layers
+    read, and these keep their gradients in bf16, in which they are computed: fewer passes over memory and the same
+    numbers, as long as nothing is added to a gradient.
     """
-    weight_decay = 0.0 if l2_sp > 0 else weight_decay
+    own_rate = training.encoder_learning_rate
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    rates: dict[bool | None, float] = {None: learning_rate}
-    if encoder_learning_rate is not None:
-        rates = {False: learning_rate, True: encoder_learning_rate}
+    rates: dict[bool | None, float] = {None: chosen(training.learning_rate)}
+    if own_rate is not None:
+        rates = {False: chosen(training.learning_rate), True: own_rate}
     groups = []
     for is_encoder, rate in rates.items():
         members = [(name, p) for name, p in trainable if is_encoder in (None, name.startswith("encoder."))]
-        for decayed, decay in ((True, weight_decay), (False, 0.0)):
+        for decayed, decay in ((True, 0.0 if training.l2_sp > 0 else training.weight_decay), (False, 0.0)):
             parameters = [p for name, p in members if has_weight_decay(name, p) == decayed]
-            if parameters or encoder_learning_rate is None:
+            if parameters or own_rate is None:
                 groups.append({"params": parameters, "weight_decay": decay, "lr": rate, "peak_lr": rate})
     options: dict[str, Any] = {
-        "lr": learning_rate,
-        "betas": betas,
-        "eps": eps,
+        "lr": chosen(training.learning_rate),
+        "betas": (training.adam_beta1, training.adam_beta2),
+        "eps": training.adam_epsilon,
         "fused": trainable[0][1].device.type in ("cpu", "cuda"),
     }
-    if l2_sp > 0:
-        return AdamWL2SP(groups, l2_sp=l2_sp, **options)
-    is_compiled = unavailable_reason() is None and all(_fits_compiled_step(one) for _, one in trainable)
-    return CompiledAdamW(groups, **options) if is_compiled else torch.optim.AdamW(groups, **options)
-
-
-def new_optimizer(training: TrainingConfig, model: nn.Module, *, processes: int) -> torch.optim.AdamW:
-    """Build the optimiser over a model's trainable parameters.
-
-    Where its step is compiled, it also writes the bf16 copies of weights that fused layers read, and these keep their
-    gradients in bf16, in which they are computed: fewer passes over memory and the same numbers, as long as nothing is
-    added to a gradient.
-    """
-    optimizer = build_optimizer(
-        model,
-        learning_rate=chosen(training.learning_rate),
-        encoder_learning_rate=training.encoder_learning_rate,
-        weight_decay=training.weight_decay,
-        l2_sp=training.l2_sp,
-        betas=(training.adam_beta1, training.adam_beta2),
-        eps=training.adam_epsilon,
-    )
-    if isinstance(optimizer, CompiledAdamW):
-        optimizer.copies = partial(bf16_copies, model)
-        if training.gradient_accumulation_steps == 1 and processes == 1:
-            use_bf16_gradients(model)
+    if training.l2_sp > 0:
+        return AdamWL2SP(groups, l2_sp=training.l2_sp, **options)
+    if unavailable_reason() is not None or not all(_fits_compiled_step(one) for _, one in trainable):
+        return torch.optim.AdamW(groups, **options)
+    optimizer = CompiledAdamW(groups, **options)
+    optimizer.copies = partial(bf16_copies, model)
+    if training.gradient_accumulation_steps == 1 and processes == 1:
+        use_bf16_gradients(model)
     return optimizer
-
-
-def embedding_weight_decay(training: TrainingConfig) -> float:
-    """Return the weight decay of word embeddings: 0 where they are frozen or pulled towards their start."""
-    has_none = training.freeze_encoder or training.lora_rank is not None or training.l2_sp > 0
-    return 0.0 if has_none else training.weight_decay
 
 
 def _fits_compiled_step(parameter: nn.Parameter) -> bool:

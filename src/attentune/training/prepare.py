@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from attentune.config import Config, TrainingConfig, load_config
+from attentune.config import Config, ObjectiveConfig, TrainingConfig, load_config
 from attentune.config.parse import did_you_mean
 from attentune.config.validation import find_conflicts, unread_columns
 from attentune.data.columns import with_columns
@@ -30,7 +30,7 @@ from attentune.data.load import load_data, with_calibration, with_extra
 from attentune.errors import ConfigError, DataError
 from attentune.metrics.metrics import Metric, choose_metric
 from attentune.results import RESULT_FILE
-from attentune.training.run_folder import RULED, check_folder, check_writable, config_for_run, free_folder
+from attentune.training.run_folder import check_folder, check_writable, config_for_run, free_folder
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -236,8 +236,10 @@ def prepare_rows(config: Config, data: TaskData | None = None) -> Prepared:
         raise DataError(f"{data.name}: has no labelled rows to train on, expected a train split.")
     _check_targets(data)
     check_debias(data, config.objective.debias)
-    if settings.eval_strategy != "no" and not any(name.startswith("validation") for name in data.splits):
-        raise DataError(f"{data.name}: has no validation rows. Give some, or set --eval_strategy no.")
+    check_objective(config.objective, data.label_space)
+    validation = [rows for name, rows in data.splits.items() if name.startswith("validation")]
+    if settings.eval_strategy != "no" and not any(rows.labels is not None and len(rows) for rows in validation):
+        raise DataError(f"{data.name}: has no labelled validation rows. Give some, or set --eval_strategy no.")
     metric = choose_metric(settings.metric_for_best_model, data.metrics, data.label_space)
     return Prepared(config=config, data=data, metric=metric)
 
@@ -273,6 +275,38 @@ def check_debias(data: TaskData, kind: str) -> None:
             f"{rows.source}: got {len(rows)} training rows, expected at least {2 * WEAK_FOLDS} for the folds of"
             " objective.debias. Give more rows, or set it to none."
         )
+
+
+def check_objective(objective: ObjectiveConfig, label_space: LabelSpace) -> None:
+    """Check that class weights and label smoothing fit the labels."""
+    weights, is_regression = objective.class_weights, label_space.task_type == "regression"
+    if is_regression and (weights is not None or objective.label_smoothing > 0):
+        raise ConfigError(
+            "objective: class_weights and label_smoothing need classes; this task is a regression. Leave them out."
+        )
+    if weights not in (None, "balanced"):
+        class_weight_values(weights, label_space.names)
+
+
+def class_weight_values(wanted: Any, names: Sequence[str]) -> list[float]:
+    """Return the weight of each class from `objective.class_weights`, a list, a text or a mapping by class."""
+    near = did_you_mean(wanted, ("balanced",)) if isinstance(wanted, str) else ""
+    if isinstance(wanted, str):
+        wanted = [part.strip() for part in wanted.split(",")]
+    if isinstance(wanted, Mapping):
+        if set(map(str, wanted)) != set(names):
+            raise ConfigError(f"objective.class_weights: got {sorted(map(str, wanted))}, expected {sorted(names)}.")
+        wanted = [{str(key): value for key, value in wanted.items()}[name] for name in names]
+    try:
+        values = [float(value) for value in wanted] if isinstance(wanted, Sequence) else []
+    except (TypeError, ValueError):
+        values = []
+    if len(values) != len(names) or any(not np.isfinite(value) or value < 0 for value in values) or not any(values):
+        raise ConfigError(
+            f"objective.class_weights: got {wanted!r}, expected balanced, or {len(names)} numbers of at least 0,"
+            f" one for each of {', '.join(names)}.{near}"
+        )
+    return values
 
 
 def check_calibration(label_space: LabelSpace, *, calibrate: str = "none", thresholds: str = "none") -> None:
@@ -411,32 +445,20 @@ def choose_settings(training: TrainingConfig, size: RunSize) -> TrainingConfig:
         save_steps=save_steps,
         load_best_model_at_end=_first(
             training.load_best_model_at_end,
-            strategy != "no" and not training.multi_task and size.validation_rows >= MIN_ROWS_TO_CHOOSE,
+            strategy != "no" and size.validation_rows >= MIN_ROWS_TO_CHOOSE,
         ),
     )
 
 
-def settle(
-    inputs: Mapping[str, RunInputs], display: ProgressDisplay, joint: TrainingConfig | None = None
-) -> dict[str, RunInputs]:
-    """Choose the training settings that are open, and say which. Tasks with one encoder have `joint` settings."""
-    sizes = [one.size for one in inputs.values()]
-    rows = sum(size.rows for size in sizes)
-    size = replace(
-        sizes[0],
-        rows=rows,
-        mean_tokens=sum(size.mean_tokens * size.rows for size in sizes) / rows,
-        validation_rows=sum(size.validation_rows for size in sizes),
-    )
-    given = joint or next(iter(inputs.values())).config.training
-    settled = choose_settings(given, size)
+def settle(inputs: RunInputs, display: ProgressDisplay) -> RunInputs:
+    """Choose the training settings that are open, and say which."""
+    given = inputs.config.training
+    settled = choose_settings(given, inputs.size)
     if (line := _describe(given, settled)) is not None:
         display.info(line)
-    for one in inputs.values():
-        if one.loss != one.config.objective.loss:
-            display.info(f"chosen for scores from a dot product: loss {one.loss} (--loss mse for the squared error)")
-    ruled = {name: getattr(settled, name) for name in RULED}
-    return {name: one.with_training(replace(one.config.training, **ruled)) for name, one in inputs.items()}
+    if inputs.loss != inputs.config.objective.loss:
+        display.info(f"chosen for scores from a dot product: loss {inputs.loss} (--loss mse for the squared error)")
+    return inputs.with_training(settled)
 
 
 def default_loss(config: Config, task_type: str, *, is_pair: bool) -> str:

@@ -4,14 +4,14 @@ prepare.py     config -> rows, labels, metric, before PyTorch is imported
 models/, nn/   encoder -> four slots (blur, layer mix, token gate, head) -> classifier
 objective.py   the loss; optimizer.py: AdamW and the learning rate
 token_labels/  the plan of an epoch: its rows, masks and token labels
-trainer.py     batches, accumulation, evaluation, and several tasks around one encoder
+trainer.py     batches, accumulation, evaluation
 checkpoint.py  checkpoints, resuming, the final weights
 card.py        predictions, scores and the model card of the run folder
 """
 
 import contextlib
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attentune.config import Config, TrainingConfig, to_dict
+from attentune.config import Config, to_dict
 from attentune.data.dataset import CALIBRATION, TaskData
 from attentune.models.build import count_parameters
 from attentune.models.slots import merge_adapters
@@ -34,14 +34,11 @@ from attentune.training.callbacks import JsonLog, ProgressDisplay, TrainingCallb
 from attentune.training.card import write_results
 from attentune.training.cue_effects import cue_effects, cue_sentence
 from attentune.training.linear_probe import fit_output_scale, freeze_encoder
-from attentune.training.objective import Denominators, new_objective
-from attentune.training.optimizer import LearningRateSchedule, new_optimizer, set_learning_rate
+from attentune.training.objective import Denominators, build_objective
+from attentune.training.optimizer import LearningRateSchedule, build_optimizer, set_learning_rate
 from attentune.training.prepare import Prepared, RunInputs, frame_run, prepare, settle, wants_best
 from attentune.training.run_folder import Interrupted, StopRequest, opened_folder, stop_on_signal
-from attentune.training.trainer import PlanCancelled, SharedModel, TaskTrainer, Trainer
-
-# The name of the only task of a run.
-MAIN = "main"
+from attentune.training.trainer import PlanCancelled, Trainer
 
 
 def train(
@@ -106,19 +103,18 @@ def run(
         for note in result.notes[len(inputs.data.notes) :]:
             display.info(note)
     else:
-        trainer = build(settle({MAIN: inputs}, display))
-        task = trainer.first
-        if task.note is not None:
-            display.info(task.note)
-        config = task.inputs.config
+        trainer = build(settle(inputs, display))
+        if trainer.note is not None:
+            display.info(trainer.note)
+        config = trainer.inputs.config
         with (
             opened_folder(config, is_main=is_main) as folder,
             stop_on_signal() as stop,
-            tracked(task.accelerator, config),
+            tracked(trainer.accelerator, config),
         ):
             fit(folder, trainer, stop, display, callbacks, resume=config.training.resume)
-            result = finish(folder, task, display if with_baselines else None)
-            task.accelerator.end_training()
+            result = finish(folder, trainer, display if with_baselines else None)
+            trainer.accelerator.end_training()
     display.info(ending(result, folder, is_best=wants_best(config.training)))
     if (sentence := cue_sentence(result.cues, inputs)) is not None:
         display.info(sentence)
@@ -127,41 +123,35 @@ def run(
     return result
 
 
-def build(inputs: Mapping[str, RunInputs], *, shared: TrainingConfig | None = None) -> Trainer:
-    """Build all that trains. `shared`: the settings of all tasks, which then get models around one encoder."""
-    models: dict[str, Any] = {}
-    objectives = {name: new_objective(one) for name, one in inputs.items()}
-    for name, one in inputs.items():
-        models[name] = building.new_model(one, objectives[name], share_encoder_of=next(iter(models.values()), None))
-    frozen = {name: freeze_encoder(one, models[name]) for name, one in inputs.items()}
-    model = models[MAIN] if shared is None else SharedModel(models)
-    used_ids = np.concatenate([building.used_token_ids(one) for one in inputs.values()])
-    embeddings = VocabularySubset(model.encoder, used_ids)
-    planners = {name: building.build_planner(one, models[name]) for name, one in inputs.items()}
-    if shared is not None:
-        inputs = building.with_steps_of_tasks(inputs, planners, shared)
-    first = next(iter(inputs.values()))
-    accelerator = first.accelerator
-    plain_optimizer = new_optimizer(first.config.training, model, processes=accelerator.num_processes)
-    wrapped = {name: accelerator.prepare_model(one) for name, one in models.items()}
-    optimizer = accelerator.prepare_optimizer(plain_optimizer)
-    tasks = {
-        name: TaskTrainer(
-            inputs=one,
-            model=models[name],
-            wrapped=wrapped[name],
-            objective=objectives[name],
-            planner=planners[name],
-            schedule=LearningRateSchedule.of(one.config.training, building.count_steps(one, planners[name])),
-            optimizer=optimizer,
-            embeddings=embeddings,
-            evaluator=building.new_evaluator(one, models[name], frozen[name][0]),
-            frozen=frozen[name][0],
-            note=frozen[name][1],
-        )
-        for name, one in inputs.items()
-    }
-    return Trainer(tasks, model)
+def build(inputs: RunInputs) -> Trainer:
+    """Build all that trains."""
+    training, accelerator = inputs.config.training, inputs.accelerator
+    objective = build_objective(
+        replace(inputs.config.objective, loss=inputs.loss),
+        inputs.data.label_space,
+        inputs.labels,
+        row_weights=inputs.weights,
+        score_scale=inputs.score_scale,
+        soft_targets=inputs.has_soft_targets,
+    )
+    model = building.new_model(inputs, objective)
+    frozen, note = freeze_encoder(inputs, model)
+    embeddings = VocabularySubset(model.encoder, building.used_token_ids(inputs))
+    planner = building.build_planner(inputs, model)
+    optimizer = build_optimizer(training, model, processes=accelerator.num_processes)
+    return Trainer(
+        inputs=inputs,
+        model=model,
+        wrapped=accelerator.prepare_model(model),
+        objective=objective,
+        planner=planner,
+        schedule=LearningRateSchedule(training, building.count_steps(inputs, planner)),
+        optimizer=accelerator.prepare_optimizer(optimizer),
+        embeddings=embeddings,
+        evaluator=building.new_evaluator(inputs, model, frozen),
+        frozen=frozen,
+        note=note,
+    )
 
 
 def fit(
@@ -173,91 +163,87 @@ def fit(
     *,
     resume: bool,
 ) -> None:
-    """Train to the end, with `resume` from the newest undamaged checkpoint; tasks take turns, a step each."""
+    """Train to the end, with `resume` from the newest undamaged checkpoint."""
     checkpointer = checkpoint.Checkpointer(folder, trainer)
     is_resumed = resume and checkpointer.restore(display)
-    is_main, log_bytes = trainer.first.accelerator.is_main_process, trainer.first.state.log_bytes
+    is_main, log_bytes = trainer.accelerator.is_main_process, trainer.state.log_bytes
     log = JsonLog(folder / LOG_FILE, keep_bytes=log_bytes) if is_main else None
     trainer.connect(stop, log, display, callbacks)
-    if not is_resumed:
-        trainer.start_classifiers(display)
-    turns, loops = trainer.turns(), {name: epochs(task) for name, task in trainer.tasks.items()}
-    display.start(trainer.total_steps, trainer.steps_done)
+    if not is_resumed and (note := trainer.start_classifier()) is not None:
+        display.info(note)
+    display.start(trainer.schedule.total_steps, trainer.state.step)
     try:
         with kept_memory():
-            while not trainer.is_finished and not trainer.stop.requested:
-                name = turns[trainer.steps_done]
-                is_due = next(loops[name], False)  # a loop that was stopped while it made labels yields nothing
-                if trainer.should_save(trainer.tasks[name], is_due=is_due):
+            for is_save_due in epochs(trainer):
+                if is_save_due:
                     checkpointer.save()
             checkpointer.save()
     finally:
-        for loop in loops.values():
-            loop.close()
         display.stop()
     if not trainer.is_finished:
-        raise Interrupted(str(folder), trainer.steps_done)
+        raise Interrupted(str(folder), trainer.state.step)
 
 
-def epochs(task: TaskTrainer) -> Generator[bool]:
-    """Train on one task to its end; yield after each optimiser step whether a checkpoint is due."""
-    state = task.state
-    if task.begin():
-        task.evaluate()
+def epochs(trainer: Trainer) -> Iterator[bool]:
+    """Train to the end, or until a stop is requested; yield after each optimiser step whether a checkpoint is due."""
+    state = trainer.state
+    if trainer.begin():
+        trainer.evaluate()
         yield True
-    with task.planner.generator.on_train(), contextlib.suppress(PlanCancelled):
-        while not task.is_finished and not task.stop.requested:
-            plan = task.plan_epoch()
-            steps = task.batches(plan)
+    with trainer.planner.generator.on_train(), contextlib.suppress(PlanCancelled):
+        while not trainer.is_finished and not trainer.stop.requested:
+            plan = trainer.plan_epoch()
+            steps = trainer.batches(plan)
             for group in steps[state.step_in_epoch :]:
-                task.log(training_step(task, plan, group))
+                trainer.log_step(training_step(trainer, plan, group))
                 is_epoch_end = state.step_in_epoch == len(steps)
                 if is_epoch_end:
-                    task.end_epoch()
-                is_best = task.should_evaluate(is_epoch_end=is_epoch_end) and task.evaluate()
-                yield is_best or task.should_save(is_epoch_end=is_epoch_end) or state.stopped_early
-                if task.is_finished or task.stop.requested:
+                    trainer.end_epoch()
+                is_best = trainer.should_evaluate(is_epoch_end=is_epoch_end) and trainer.evaluate()
+                yield is_best or trainer.should_save(is_epoch_end=is_epoch_end) or state.stopped_early
+                if trainer.is_finished or trainer.stop.requested:
                     break
 
 
-def training_step(task: TaskTrainer, plan: EpochPlan, group: list[np.ndarray]) -> dict[str, float]:
+def training_step(trainer: Trainer, plan: EpochPlan, group: list[np.ndarray]) -> dict[str, float]:
     """Do one optimiser step over a group of batches; return its loss, learning rates and gradient norm."""
-    began, step = time.perf_counter(), task.state.step
-    set_learning_rate(task.optimizer, task.schedule.factor(step))
-    denominators = task.denominators(plan, group)
-    sums_3 = torch.zeros(3, device=task.accelerator.device)
+    began, step = time.perf_counter(), trainer.state.step
+    set_learning_rate(trainer.optimizer, trainer.schedule.factor(step))
+    denominators = trainer.denominators(plan, group)
+    sums_3 = torch.zeros(3, device=trainer.accelerator.device)
     for number, samples in enumerate(group):
-        with task.one_batch(number, is_last=number + 1 == len(group)):
-            sums_3 += forward_backward(task, plan, samples, denominators)
-    loss = task.mean_loss(sums_3, denominators, plan, group)
-    norm = task.clip(plan, group)
-    task.optimizer.step()
-    task.optimizer.zero_grad(set_to_none=True)
-    task.count_step(plan, group, loss, time.perf_counter() - began)
-    return {"loss": loss, **task.schedule.rates(step), "grad_norm": norm}
+        with trainer.one_batch(number, is_last=number + 1 == len(group)):
+            sums_3 += forward_backward(trainer, plan, samples, denominators)
+    loss = trainer.mean_loss(sums_3, denominators, plan, group)
+    norm = trainer.clip(plan, group)
+    trainer.optimizer.step()
+    trainer.optimizer.zero_grad(set_to_none=True)
+    trainer.count_step(plan, group, loss, time.perf_counter() - began)
+    return {"loss": loss, **trainer.schedule.rates(step), "grad_norm": norm}
 
 
 def forward_backward(
-    task: TaskTrainer, plan: EpochPlan, samples: np.ndarray, denominators: Denominators
+    trainer: Trainer, plan: EpochPlan, samples: np.ndarray, denominators: Denominators
 ) -> torch.Tensor:
     """Compute the loss of a batch and its gradients; return the sums of `Objective.sums`."""
-    batch = task.batch(plan, samples)
-    output = task.wrapped(**batch.inputs)
+    batch = trainer.batch(plan, samples)
+    output = trainer.wrapped(**batch.inputs)
     targets = (batch.labels_B, batch.token_labels_BT, batch.weights_B, batch.weak_BC)
-    sums_3 = task.objective.sums(output, *targets) * batch.share
+    sums_3 = trainer.objective.sums(output, *targets) * batch.share
     # Processes average their gradients; the factor turns that into the sum over all rows.
-    task.accelerator.backward(denominators.combine(sums_3) * task.accelerator.num_processes)
+    trainer.accelerator.backward(denominators.combine(sums_3) * trainer.accelerator.num_processes)
     if batch.share:
-        task.planner.generator.on_backward(batch.rows, batch.inputs, output.logits)
+        trainer.planner.generator.on_backward(batch.rows, batch.inputs, output.logits)
     return sums_3.detach()
 
 
-def finish(folder: Path, task: TaskTrainer, display: ProgressDisplay | None = None) -> RunResult:
+def finish(folder: Path, trainer: Trainer, display: ProgressDisplay | None = None) -> RunResult:
     """Choose the final weights, evaluate them and write the results; `run.json` is last and marks the run finished."""
-    inputs, training, evaluator, state, model = task.inputs, task.training, task.evaluator, task.state, task.model
-    task.free_optimizer_memory()
-    task.embeddings.expand(task.decay())
-    final_step = checkpoint.load_best(folder, task)
+    inputs, training, state = trainer.inputs, trainer.training, trainer.state
+    model, evaluator = trainer.model, trainer.evaluator
+    trainer.free_optimizer_memory()
+    trainer.embeddings.expand(trainer.decay())
+    final_step = checkpoint.load_best(folder, trainer)
     # Before adapters are merged, which changes the counts.
     counts, lora = count_parameters(model), model.config.lora
     adapters = merge_adapters(model)
@@ -275,7 +261,7 @@ def finish(folder: Path, task: TaskTrainer, display: ProgressDisplay | None = No
         model.config.update(calibration.settings())
     scores = evaluator.score(splits, reuse=as_scored or calibration is not None)
     rejection, rejection_note = fit_on_held_out(evaluator, training.reject)
-    labels = task.planner.tensors()
+    labels = trainer.planner.tensors()
     comparison: tuple[dict[str, Any] | None, list[str]] = (None, [])
     if display is not None and inputs.accelerator.is_main_process:
         comparison = compare_with_baselines(inputs, evaluator, state.seconds + state.label_seconds, display)
@@ -284,7 +270,7 @@ def finish(folder: Path, task: TaskTrainer, display: ProgressDisplay | None = No
     notes = (scale_note, rejection_note, calibration_sentence(calibration, evaluator, splits))
     result = RunResult(
         scores={split: dict(part) for split, part in scores.items()},
-        train=task.facts(final_step, counts) | found,
+        train=trainer.facts(final_step, counts) | found,
         best=state.best,
         config=to_dict(inputs.config),
         seed=training.seed,
@@ -297,8 +283,8 @@ def finish(folder: Path, task: TaskTrainer, display: ProgressDisplay | None = No
     )
     if inputs.accelerator.is_main_process:
         if adapters is not None:
-            checkpoint.save_adapters(folder / checkpoint.ADAPTER_FOLDER, adapters, task, lora)
-        checkpoint.save_final_model(folder, task, labels)
+            checkpoint.save_adapters(folder / checkpoint.ADAPTER_FOLDER, adapters, trainer, lora)
+        checkpoint.save_final_model(folder, trainer, labels)
         if rejection is not None:
             rejection.save(folder)
         data = replace(inputs.data, label_space=evaluator.label_space)

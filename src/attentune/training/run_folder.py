@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from attentune.config import Config, load_config, to_flat, to_yaml
+from attentune.config import Config, DataConfig, load_config, to_flat, to_yaml
 from attentune.data.columns import with_columns
 from attentune.errors import CheckpointError, ConfigError, StorageError
 from attentune.io.files import FileLock, check_links, storage_errors, write_text
@@ -175,32 +175,16 @@ _FREE_ON_RESUME = {
 
 
 def config_for_run(config: Config) -> Config:
-    """Return the configuration to train with; with `training.resume` and no data, that of the run's `config.yaml`."""
-    folder = config.training.output_dir
-    data = config.data
-    sourceless = all(way is None for way in (data.task, data.tasks, data.train_file, data.dataset_name))
-    if folder is None:
-        rows = " (and rows to train on: attentune train FILE, --task NAME or --dataset_name NAME)" if sourceless else ""
-        raise ConfigError(f"training.output_dir: is missing; name the run folder: --output_dir runs/my-run{rows}")
-    file = Path(folder) / CONFIG_FILE
-    if not (config.training.resume and sourceless):
-        return _with_saved_choices(config, file) if config.training.resume and file.is_file() else config
-    if not file.is_file():
-        raise CheckpointError(f"{folder}: has no {CONFIG_FILE}, so there is no run to resume. Train without --resume.")
-    check_links(Path(folder))
-    saved_config, defaults, given = (to_flat(part) for part in (load_config(file, as_record=True), Config(), config))
-    given = {name: value for name, value in given.items() if value != defaults.get(name)}
-    _refuse_changes(Path(folder), saved_config, given)
-    changeable = {
-        name: value
-        for name, value in given.items()
-        if name.split(".")[-1] in _FREE_ON_RESUME or name == "model.trust_remote_code"
-    }
-    return load_config(file, {**changeable, "training.output_dir": folder, "training.resume": True})
-
-
-def _with_saved_choices(config: Config, file: Path) -> Config:
-    """Return the configuration with the training settings that the run began with, where they are still open."""
+    """Return the configuration to train with: settings that are still open are those that a resumed run began with."""
+    if config.training.output_dir is None:
+        rows = " (and rows to train on: attentune train FILE, --task NAME or --dataset_name NAME)"
+        raise ConfigError(
+            "training.output_dir: is missing; name the run folder: --output_dir runs/my-run"
+            f"{'' if _names_rows(config.data) else rows}"
+        )
+    file = Path(config.training.output_dir) / CONFIG_FILE
+    if not config.training.resume or not file.is_file():
+        return config
     check_links(file.parent)
     saved = load_config(file, as_record=True).training
     open_ones = {
@@ -209,6 +193,24 @@ def _with_saved_choices(config: Config, file: Path) -> Config:
         if getattr(config.training, name) is None
     }
     return replace(config, training=replace(config.training, **open_ones))
+
+
+def resumed_config(config: Config, given: Mapping[str, Any]) -> Config:
+    """Return the configuration of the run in the folder, with the given settings over it.
+
+    `check_folder` refuses those that differ. A run that was not begun yet has its own configuration.
+    """
+    file = Path(str(config.training.output_dir)) / CONFIG_FILE
+    if file.is_file():
+        check_links(file.parent)
+        return load_config(file, given)
+    if _names_rows(config.data):
+        return config
+    raise CheckpointError(f"{file.parent}: has no {CONFIG_FILE}, so there is no run to resume. Train without --resume.")
+
+
+def _names_rows(data: DataConfig) -> bool:
+    return any(way is not None for way in (data.task, data.train_file, data.dataset_name))
 
 
 def free_folder(name: str) -> Path:
@@ -259,20 +261,17 @@ def _check_same_settings(run: Path, config: Config) -> None:
     saved = load_config(run / CONFIG_FILE, as_record=True)
     # Columns that are not given are found again as they were before, and noted alike.
     columns = {name: getattr(saved.data, name) for name in ("text_column", "text_pair_column", "label_column")}
-    now = replace(config, data=with_columns(config.data, columns))
-    _refuse_changes(run, to_flat(saved), to_flat(now))
-
-
-def _refuse_changes(run: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    before, now = to_flat(saved), to_flat(replace(config, data=with_columns(config.data, columns)))
     changed = [
-        f"{name}: was {before.get(name)!r}, now {value!r}"
+        f"{name}: was {before[name]!r}, now {value!r}"
         for name, value in now.items()
-        if name.split(".")[-1] not in _FREE_ON_RESUME and before.get(name) != value
+        if name.split(".")[-1] not in _FREE_ON_RESUME and before[name] != value
     ]
     if changed:
         raise CheckpointError(
             f"{run}: was begun with other settings, so resuming would mix two runs: {'; '.join(changed)}."
-            f" Resume with its own: {command_to_resume(run)}"
+            f" Resume with its own: {command_to_resume(run)} (in Python with load_config({str(run / CONFIG_FILE)!r},"
+            " {'training.resume': True}))"
         )
 
 

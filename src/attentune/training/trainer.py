@@ -1,15 +1,11 @@
-"""How a run trains: the steps of one task, and several tasks around one encoder. `run.py` calls these by name.
-
-Tasks with one encoder take turns, a step each. A task gets steps in proportion to its rows to a power below 1, so that
-large tasks do not drown small ones; all tasks together have as many steps as they would have alone.
-"""
+"""How a run trains: batches, steps, evaluation, and what the log is told. `run.py` calls these by name."""
 
 import contextlib
 import functools
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +25,7 @@ from attentune.nn.compiled.memory import peak_memory_bytes, return_freed_memory
 from attentune.seeding import seed_global
 from attentune.token_labels.plan import EpochPlan
 from attentune.token_labels.planner import EpochPlanner
-from attentune.training.building import count_steps_per_epoch, rows_per_batch, task_schedule
+from attentune.training.building import count_steps_per_epoch, rows_per_batch
 from attentune.training.callbacks import (
     JsonLog,
     JsonLogCallback,
@@ -52,9 +48,8 @@ from attentune.training.optimizer import (
     LearningRateSchedule,
     bare_optimizer,
     clip_gradients,
-    embedding_weight_decay,
 )
-from attentune.training.prepare import RunInputs, chosen, row_facts, wants_best
+from attentune.training.prepare import RunInputs, row_facts, wants_best
 from attentune.training.run_folder import StopRequest
 
 
@@ -96,8 +91,8 @@ class TrainingBatch:
 
 
 @dataclass(kw_only=True)
-class TaskTrainer:
-    """What one task is trained with, and how far it is."""
+class Trainer:
+    """What a run is trained with, and how far it is."""
 
     inputs: RunInputs  # the data and settings that it was built from
     model: Any  # the model itself, without Accelerate's wrapper
@@ -105,26 +100,18 @@ class TaskTrainer:
     objective: Objective
     planner: EpochPlanner  # plans each epoch's samples and token labels
     schedule: LearningRateSchedule
-    optimizer: Any  # prepared by Accelerate; of all tasks with this encoder
+    optimizer: Any  # prepared by Accelerate
     embeddings: VocabularySubset  # of the encoder
     evaluator: ModelEvaluator  # scores splits with the model
     frozen: FrozenStates | None = None  # hidden states of a frozen encoder, where they are cached
     note: str | None = None  # how the encoder trains, for the user; None if there is nothing special
     state: TrainingState = field(default_factory=TrainingState)
+    # Set by `connect`.
     callbacks: Sequence[TrainingCallback] = ()
     stop: JointStop = field(default_factory=lambda: JointStop(StopRequest(), 1))
-    # Returns the factor by which weight decay has shrunk the embeddings of unused tokens.
-    decay: Callable[[], float] = field(init=False)
+    log: JsonLog | None = None
     _nonfinite_at_start: int = field(default=0, init=False)
     _last_rows: Callable[[], list[str]] = field(default=list, init=False)
-
-    def __post_init__(self) -> None:
-        self.decay = self.own_decay
-
-    def own_decay(self) -> float:
-        """Return the factor of this task's steps alone."""
-        weight_decay = embedding_weight_decay(self.inputs.config.training)
-        return self.schedule.decay_factor(self.state.step, weight_decay=weight_decay)
 
     @property
     def training(self) -> TrainingConfig:
@@ -141,6 +128,10 @@ class TaskTrainer:
         """Whether all steps are done, or early stopping has ended them."""
         return self.state.step >= self.schedule.total_steps or self.state.stopped_early
 
+    def decay(self) -> float:
+        """Return the factor by which weight decay has shrunk the embeddings of unused tokens."""
+        return self.schedule.decay_factor(self.state.step)
+
     @functools.cached_property
     def steps_per_epoch(self) -> int:
         """Optimiser steps in most epochs."""
@@ -154,6 +145,18 @@ class TaskTrainer:
     def _weights(self) -> np.ndarray | None:
         return None if self.inputs.weights is None else self.inputs.weights.astype(np.float32)
 
+    def connect(
+        self, stop: StopRequest, log: JsonLog | None, display: ProgressDisplay, callbacks: Sequence[TrainingCallback]
+    ) -> None:
+        """Obey a stop request, and tell log, tracker, progress bar and further callbacks of what happens."""
+        self.stop, self.log = JointStop(stop, self.accelerator.num_processes), log
+        self.callbacks = [
+            *([] if log is None else [JsonLogCallback(log)]),
+            *([] if self.training.report_to == "none" else [TrackerCallback(self.accelerator)]),
+            ProgressCallback(display, total_steps=self.schedule.total_steps, keeps_best=wants_best(self.training)),
+            *callbacks,
+        ]
+
     def start_classifier(self) -> str | None:
         """Fit the classifier before the first step, if settings or head say so; return a note for the user.
 
@@ -161,7 +164,7 @@ class TaskTrainer:
         """
         if not is_probed(self.model, linear_probe=self.training.linear_probe):
             return None
-        inputs = self.inputs
+        began, inputs = time.perf_counter(), self.inputs
         train = inputs.data.splits["train"]
         note = start_classifier(
             self.model,
@@ -179,6 +182,7 @@ class TaskTrainer:
         )
         if isinstance(bare := bare_optimizer(self.optimizer), AdamWL2SP):
             bare.set_starts()
+        self.state.seconds += time.perf_counter() - began
         return note
 
     def begin(self) -> bool:
@@ -222,7 +226,6 @@ class TaskTrainer:
             rows_per_batch(self.inputs),
             seed=self.training.seed,
             epoch=self.state.epoch,
-            by_tokens=self.training.batch_by == "tokens",
         )
         size = self.training.gradient_accumulation_steps
         return [batches[start : start + size] for start in range(0, len(batches), size)]
@@ -325,7 +328,7 @@ class TaskTrainer:
     def _row_names(self, plan: EpochPlan, group: list[np.ndarray]) -> list[str]:
         return [self.inputs.row_name(int(row)) for samples in group for row in plan.rows[samples]]
 
-    def log(self, logs: dict[str, float]) -> None:
+    def log_step(self, logs: dict[str, float]) -> None:
         """Tell the callbacks of a step, and every `logging_steps` of the mean loss."""
         state = self.state
         for callback in self.callbacks:
@@ -419,105 +422,3 @@ class TaskTrainer:
             "trainable_parameters": counts.total.trainable,
             "added_parameters": counts.total.parameters - counts.parts["encoder"].parameters,
         }
-
-
-class SharedModel(nn.Module):
-    """One encoder and the models of all tasks around it; each weight has one name."""
-
-    def __init__(self, models: Mapping[str, Any]) -> None:
-        super().__init__()
-        first = next(iter(models.values()))
-        self.encoder = first.encoder
-        self.blur = first.blur
-        self.tasks = nn.ModuleDict(models)
-
-
-@dataclass
-class Trainer:
-    """The tasks of a run: one, or several around one encoder, which take turns."""
-
-    tasks: dict[str, TaskTrainer]  # all have the same optimiser, embeddings and accelerator
-    model: Any  # the model of the only task, or a `SharedModel`
-    stop: JointStop = field(init=False)  # set by `connect`, as the log is
-    log: JsonLog | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        for task in self.tasks.values():
-            task.decay = self.decay
-
-    @property
-    def first(self) -> TaskTrainer:
-        """The first task, or the only one."""
-        return next(iter(self.tasks.values()))
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the encoder is shared by tasks (or could be: of the one task of `multi_task`)."""
-        return isinstance(self.model, SharedModel)
-
-    @property
-    def bare_optimizer(self) -> torch.optim.Optimizer:
-        """The optimiser without Accelerate's wrapper."""
-        return bare_optimizer(self.first.optimizer)
-
-    @property
-    def total_steps(self) -> int:
-        """Optimiser steps of all tasks."""
-        return sum(task.schedule.total_steps for task in self.tasks.values())
-
-    @property
-    def steps_done(self) -> int:
-        """Optimiser steps of all tasks so far."""
-        return sum(task.state.step for task in self.tasks.values())
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether all tasks are at their end."""
-        return all(task.is_finished for task in self.tasks.values())
-
-    def decay(self) -> float:
-        """Return the factor by which the steps of all tasks have shrunk the embeddings of unused tokens."""
-        return math.prod(task.own_decay() for task in self.tasks.values())
-
-    def start_classifiers(self, display: ProgressDisplay) -> None:
-        """Fit the classifiers before the first step, if settings or heads say so."""
-        for name, task in self.tasks.items():
-            began = time.perf_counter()
-            if (note := task.start_classifier()) is not None:
-                display.info(f"{name}: {note}" if self.is_shared else note)
-                task.state.seconds += time.perf_counter() - began
-
-    def connect(
-        self, stop: StopRequest, log: JsonLog | None, display: ProgressDisplay, callbacks: Sequence[TrainingCallback]
-    ) -> None:
-        """Have the tasks obey a stop request and tell log, tracker, progress bar and further callbacks."""
-        self.stop, self.log = JointStop(stop, self.first.accelerator.num_processes), log
-        for name, task in self.tasks.items():
-            named = name if self.is_shared else None
-            is_tracked = task.training.report_to != "none"
-            task.stop = self.stop
-            task.callbacks = [
-                *([] if log is None else [JsonLogCallback(log, named)]),
-                *([TrackerCallback(task.accelerator)] if is_tracked else []),
-                ProgressCallback(
-                    display,
-                    lambda: self.steps_done,
-                    named,
-                    total_steps=task.schedule.total_steps,
-                    keeps_best=wants_best(task.training),
-                ),
-                *callbacks,
-            ]
-
-    def turns(self) -> list[str]:
-        """Return the task of each optimiser step."""
-        steps = {name: task.schedule.total_steps for name, task in self.tasks.items()}
-        return task_schedule(steps, self.first.training.seed)
-
-    def should_save(self, task: TaskTrainer, *, is_due: bool) -> bool:
-        """Whether a checkpoint is due after a turn of a task, which itself says `is_due`."""
-        if not self.is_shared:
-            return is_due
-        epochs = max(1.0, chosen(task.training.num_train_epochs))
-        every = task.training.save_steps or max(1, round(self.total_steps / epochs))
-        return self.steps_done > 0 and self.steps_done % every == 0

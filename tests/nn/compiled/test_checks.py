@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from attentune.config import TrainingConfig
 from attentune.models.cpu_layers import fused_layers, use_fused_layers
 from attentune.nn.compiled import checks, kernels, layers, native
 from attentune.training.optimizer import _total_norm, build_optimizer
@@ -70,7 +71,7 @@ def test_a_library_that_computes_something_else_is_not_used(tiny, monkeypatch, t
         warnings.simplefilter("error")  # the warning comes once
         assert use_fused_layers(model) == fused_layers(model) == 0
     assert _total_norm([torch.full((4,), 3.0)]) == 6.0
-    assert type(build_optimizer(torch.nn.Linear(2, 2), learning_rate=1.0)) is torch.optim.AdamW
+    assert type(build_optimizer(TrainingConfig(learning_rate=1.0), torch.nn.Linear(2, 2))) is torch.optim.AdamW
 
 
 def test_without_a_library_the_reason_is_that_of_loading(monkeypatch: pytest.MonkeyPatch) -> None:
