@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from attentune.errors import CheckpointError, ConfigError, StorageError
-from attentune.report.analysis import compare_methods
 from attentune.report.charts import figure_bytes
 from attentune.report.contents import loss_curve, make_report, mean_curve
 from attentune.report.document import Figure, Report, Table

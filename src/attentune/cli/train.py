@@ -9,7 +9,6 @@ from typing import Any
 
 from attentune.cli.flags import FILE, QUIET, Parser, command_parser, config_from, given_settings, has_flag
 from attentune.config import Config
-from attentune.errors import ConfigError
 
 # Exit status with --strict of a model that has not learnt the task, or not more than a baseline.
 NOT_LEARNT = 3

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
+
 from attentune.io.files import read_text
 from attentune.plugins import MARK, full_name, is_plugin, plugin_names
 
