@@ -10,8 +10,6 @@
 import importlib
 from typing import Any
 
-from attentune.models import register_with_transformers
-
 __version__ = "0.2.0.dev0"
 
 # Each public name and the module that defines it. They are imported on first use, so that `import attentune` is fast
@@ -64,6 +62,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-register_with_transformers()

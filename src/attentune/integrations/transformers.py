@@ -167,7 +167,7 @@ def has_own_answers(config: AttentuneConfig) -> bool:
 _ROOTS = {
     "attentune.models.configuration": "configuration_attentune",
     "attentune.models.modeling": "modeling_attentune",
-    "attentune.models.pipeline_registry": "pipeline_attentune",
+    "attentune.models.pipeline": "pipeline_attentune",
 }
 AUTO_MAP = {
     "AutoConfig": "configuration_attentune.AttentuneConfig",
@@ -182,8 +182,8 @@ PIPELINES = {
     }
 }
 _IMPORT = re.compile(r"^(\s*)from (attentune(?:\.\w+)+) import ", re.MULTILINE)
-# Without Attentune, `auto_map` takes the place of the registration.
-_REGISTERING = re.compile(r"^Auto\w+\.register\(.*\)\n", re.MULTILINE)
+# Without Attentune, `auto_map` and `custom_pipelines` take the place of the registration.
+_REGISTERING = re.compile(r"^(?:Auto\w+\.register\(|PIPELINE_REGISTRY\.).*\n", re.MULTILINE)
 _HEADER = f"# From Attentune {__version__}, Apache License 2.0. Written by `attentune export --format transformers`.\n"
 
 

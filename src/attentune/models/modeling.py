@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.utils import ModelOutput
 
 from attentune.models.configuration import AttentuneConfig
@@ -22,6 +23,7 @@ from attentune.models.layouts import (
     split_pair_rows,
     to_rows,
 )
+from attentune.models.pipeline import AttentunePipeline
 from attentune.models.slots import (
     blur_slot,
     classifier_slot,
@@ -356,3 +358,4 @@ def align_weights(model: nn.Module) -> None:
 
 
 AutoModelForSequenceClassification.register(AttentuneConfig, AttentuneForSequenceClassification, exist_ok=True)
+PIPELINE_REGISTRY.supported_tasks["text-classification"]["impl"] = AttentunePipeline

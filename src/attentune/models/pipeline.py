@@ -1,14 +1,9 @@
-"""Makes `pipeline("text-classification")` use our pipeline for our models, and the previous one for all others.
+"""The pipeline for `pipeline("text-classification")`, which `modeling` registers with transformers."""
 
-Not in `pipeline.py`, which is copied into exported folders, where an import must not change transformers.
-"""
-
-import importlib
 from typing import Any
 
 import numpy as np
 from transformers import TextClassificationPipeline
-from transformers.pipelines import PIPELINE_REGISTRY
 
 from attentune.models.configuration import AttentuneConfig
 from attentune.stats.verdict import class_probabilities, predict_labels
@@ -18,13 +13,15 @@ class AttentunePipeline(TextClassificationPipeline):
     """Predicts as `attentune predict` does, with decision thresholds and expected values.
 
     Predicted labels come first, then all others by score. For multi-label runs each entry says whether it is
-    `predicted`. Scores are those of transformers' pipeline.
+    `predicted`. Scores are those of transformers' pipeline, which also answers for other models.
     """
 
     def postprocess(
         self, model_outputs: Any, function_to_apply: Any = None, top_k: int | None = 1, _legacy: bool = True
     ) -> Any:
         config = self.model.config
+        if config.model_type != AttentuneConfig.model_type:
+            return super().postprocess(model_outputs, function_to_apply, top_k, _legacy)
         if config.task_type == "regression":
             result = super().postprocess(model_outputs, function_to_apply, top_k, _legacy)
             if function_to_apply is None:  # transformers rounds to float32
@@ -50,31 +47,3 @@ class AttentunePipeline(TextClassificationPipeline):
         )[0]
         places = np.flatnonzero(predicted) if several else [predicted]
         return {config.id2label[int(place)] for place in places}
-
-
-_ENTRY: dict[str, Any] = PIPELINE_REGISTRY.supported_tasks["text-classification"]
-# A class, or in newer versions of transformers its import path.
-PREVIOUS: Any = _ENTRY["impl"]
-
-
-class RegisteredPipeline(AttentunePipeline):
-    """Our pipeline for our models; for any other model an instance of the class registered before."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        model = kwargs.get("model", args[0] if args else None)
-        # Without a model the instance is being copied.
-        if model is None or getattr(model.config, "model_type", None) == AttentuneConfig.model_type:
-            return super().__new__(cls)
-        # Not an instance of this class, so Python does not call __init__ again.
-        return resolve_class(PREVIOUS)(*args, **kwargs)
-
-
-def resolve_class(impl: Any) -> Any:
-    """Import a class given by its path; return a class as it is."""
-    if not isinstance(impl, str):
-        return impl
-    module, name = impl.rsplit(".", 1)
-    return getattr(importlib.import_module(module), name)
-
-
-_ENTRY["impl"] = RegisteredPipeline
