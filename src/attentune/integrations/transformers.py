@@ -26,7 +26,7 @@ from attentune.config.parse import did_you_mean
 from attentune.data.tokenization import encode_rows, pad_batch
 from attentune.errors import ConfigError
 from attentune.inference.predictor import ModelPredictor, Predictor
-from attentune.integrations.hub import (
+from attentune.integrations.exports import (
     REMOTE_USE,
     STOCK_USE,
     Say,
