@@ -95,7 +95,7 @@ def test_every_family_on_pairs_that_are_read_apart(tiny: Tiny, tmp_path: Path, f
     run = saved(tmp_path, tiny, family, is_pair=True, max_length=24, settings=settings)
     pairs = [*PAIRS, (LONG, LONG), (MANY_WORDS, FIRST), (FIRST, MANY_WORDS), (MANY_WORDS, MANY_WORDS)]
     check(run, *zip(*pairs, strict=True))
-    with pytest.raises(ValueError, match="if each row holds two texts"):
+    with pytest.raises(ValueError, match="this model compares two texts"):
         pipeline("text-classification", model=run)(FIRST)
 
 

@@ -95,8 +95,8 @@ def _export(parsed: argparse.Namespace) -> Iterator[str]:
             yield f"{'note' if is_stock else 'why not a class of transformers'}: {made.reason}"
         if made.own_pipeline:
             yield (
-                "predictions are not the argmax of the logits: the folder has a pipeline that predicts like the run,"
-                " which needs trust_remote_code=True even if Attentune is installed; the model alone returns logits"
+                "the folder has a pipeline that predicts like the run, which transformers' own does not; it needs"
+                " trust_remote_code=True even if Attentune is installed"
             )
     else:
         from attentune.integrations.onnx import export_run

@@ -155,10 +155,11 @@ def has_own_answers(config: AttentuneConfig) -> bool:
     """Return whether the pipeline of transformers would predict differently from the run.
 
     It does for decision thresholds, expected-value ordinal predictions and multi-label tasks, since it takes the most
-    probable class.
+    probable class; and for bi-encoders, since it joins the texts of a pair.
     """
     return (
-        config.thresholds is not None
+        config.is_bi_encoder
+        or config.thresholds is not None
         or config.ordinal_prediction == "expected-value"
         or config.task_type == "multi_label"
     )
@@ -173,7 +174,7 @@ AUTO_MAP = {
     "AutoConfig": "configuration_attentune.AttentuneConfig",
     "AutoModelForSequenceClassification": "modeling_attentune.AttentuneForSequenceClassification",
 }
-# For runs that do not predict the most probable class: transformers then uses this pipeline for the task.
+# For runs that predict differently: transformers then uses this pipeline for the task.
 PIPELINES = {
     "text-classification": {
         "impl": "pipeline_attentune.AttentunePipeline",

@@ -39,7 +39,6 @@ from attentune.models.saving import (
     is_pooler_weight,
     loading,
     model_type,
-    pair_separators,
     pooler_dense,
     prepare_tokenizer,
     problem_in,
@@ -363,7 +362,6 @@ def row_options(label_space: LabelSpace, tokenizer: Tokenizer, *, max_length: in
         "special_token_ids": special_token_ids(tokenizer),
         "max_seq_length": max_length,
         "is_pair": is_pair,
-        "pair_separators": pair_separators(tokenizer),
     }
     if label_space.task_type == "regression":
         return options | {"num_labels": 1, "problem_type": "regression"}

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import TextClassificationPipeline
 
 from attentune.models.configuration import AttentuneConfig
@@ -13,8 +14,25 @@ class AttentunePipeline(TextClassificationPipeline):
     """Predicts as `attentune predict` does, with decision thresholds and expected values.
 
     Predicted labels come first, then all others by score. For multi-label runs each entry says whether it is
-    `predicted`. Scores are those of transformers' pipeline, which also answers for other models.
+    `predicted`. Scores are those of transformers' pipeline, which also answers for other models. For a bi-encoder the
+    texts of a pair are encoded separately.
     """
+
+    def preprocess(self, inputs: Any, **tokenizer_kwargs: Any) -> Any:
+        config = self.model.config
+        if config.model_type != AttentuneConfig.model_type or not config.is_bi_encoder:
+            return super().preprocess(inputs, **tokenizer_kwargs)
+        if not isinstance(inputs, dict) or {"text", "text_pair"} - inputs.keys():
+            raise ValueError(
+                f"got {str(inputs)[:80]!r}, but this model compares two texts, expected a mapping:"
+                ' {"text": "A first text.", "text_pair": "A second one."}'
+            )
+        first, second = (
+            self.tokenizer(inputs[name], truncation=True, max_length=config.max_seq_length)
+            for name in ("text", "text_pair")
+        )
+        joined = {name: torch.tensor([[*first[name], *second[name]]]) for name in first}
+        return {**joined, "second_start": torch.tensor([len(first["input_ids"])])}
 
     def postprocess(
         self, model_outputs: Any, function_to_apply: Any = None, top_k: int | None = 1, _legacy: bool = True
