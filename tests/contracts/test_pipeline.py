@@ -102,7 +102,7 @@ def test_every_family_on_pairs_that_are_read_apart(tiny: Tiny, tmp_path: Path, f
 @leading(
     "space, loss",
     [
-        (TWO, "binary-cross-entropy"),
+        (TWO, "softmax-cross-entropy"),
         (THREE, "auto"),
         (SCORE, "auto"),
         (STARS, "corn"),
