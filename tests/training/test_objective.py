@@ -290,9 +290,7 @@ def test_a_loss_that_does_not_fit_the_task_is_refused_and_those_that_it_names_ar
 
 
 def test_corn_of_one_class_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="corn needs at least two classes, but this task has 1"
-    ):
+    with pytest.raises(ConfigError, match="corn needs at least two classes, but this task has 1"):
         made(space=LabelSpace("ordinal", ("a",)), loss="corn", labels=np.zeros(4, dtype=np.int64))
 
 
