@@ -19,7 +19,7 @@ from attentune.baselines.frozen import (
     OnFrozenEncoder,
     TokenAlignment,
 )
-from attentune.baselines.linear import BASELINE_FILE, FORMAT, WEIGHTS_FILE, Baseline, LinearModel
+from attentune.baselines.linear import BASELINE_FILE, WEIGHTS_FILE, Baseline, LinearModel
 from attentune.config import ModelConfig
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import BASELINE_NAMES
@@ -266,8 +266,6 @@ def load_baseline(folder: str | Path) -> Baseline:
     """Load a saved baseline of any kind."""
     try:
         content = read_json(Path(folder) / BASELINE_FILE)
-        if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']!r}, expected {FORMAT}")
         if content["name"] not in BASELINES:
             raise ValueError(f"holds the baseline {content['name']!r}, expected one of {', '.join(BASELINES)}")
         arrays, space = load_file(Path(folder) / WEIGHTS_FILE), read_label_space(content["label_space"])

@@ -24,7 +24,6 @@ from attentune.metrics.rejection import energy
 from attentune.results import check_fields, to_json
 
 ENSEMBLE_FILE = "ensemble.json"
-_FORMAT = 1
 # Members stay in memory after their first prediction if their weights take no more bytes than this together;
 # otherwise each is loaded when it predicts.
 KEPT_BYTES = 4 << 30
@@ -56,9 +55,8 @@ def save_ensemble(
         {"name": name, "folders": [_inside(home, Path(place)) for place in members[name]]} for name in fusion.members
     ]
     content = {
-        "format": _FORMAT,
         "members": listed,
-        "fusion": fusion.to_json(),
+        "fusion": dataclasses.asdict(fusion),
         "label_space": dataclasses.asdict(label_space),
         "is_pair": bool(is_pair),
     }
@@ -222,8 +220,6 @@ def load_run(folder: Path) -> EnsemblePredictor:
     file = folder / ENSEMBLE_FILE
     try:
         content = read_json(file)
-        if content["format"] != _FORMAT:
-            raise ValueError(f"its format is {content['format']!r}, expected {_FORMAT}; update attentune")
         fusion = Fusion.from_json(content["fusion"])
         space = read_label_space(content["label_space"])
         members = tuple(_member(entry) for entry in content["members"])
