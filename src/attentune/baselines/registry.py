@@ -299,9 +299,9 @@ class BaselinePredictor(Predictor):
         """Whether the baseline was fitted to pairs of texts."""
         return self.baseline.is_pair
 
-    def evaluator(self, data: TaskData, **training: Any) -> Evaluator:
+    def evaluator(self, data: TaskData, *, precision: str | None = None) -> Evaluator:
         """Make an evaluator of these rows."""
-        data = self._as_read(data)
+        data = self.as_read(data)
         return BaselineEvaluator(
             splits=data.splits,
             label_space=self.label_space,

@@ -25,7 +25,6 @@ from attentune.inference.predictions import (
     prediction_values,
 )
 from attentune.inference.predictor import Predictor, Progress
-from attentune.inference.scoring import Evaluator
 from attentune.io.files import parse_json, sha256_of
 from attentune.io.urls import read_if_there, written_whole
 from attentune.metrics.rejection import IN_SCOPE_SCORE, REJECTED
@@ -61,9 +60,9 @@ def predictions_in_chunks(
     Rows are batched within their chunk. As logits may depend on the batch in the last digits, they agree with those of
     a single chunk within the tolerance of the precision.
     """
-    evaluator, is_first = partial(saved.evaluator, precision=precision), True
+    is_first = True
     for rows in chunks.read():
-        logits_NC, further = predicted(saved, rows, evaluator, explain, progress)
+        logits_NC, further = predicted(saved, rows, precision, explain, progress)
         kept = dict(zip(chunks.kept, rows.kept, strict=True))
         columns, kinds = prediction_columns(rows, logits_NC, saved.label_space, further, kept)
         header = csv_text([columns]) * is_first
@@ -80,7 +79,7 @@ def further_columns(saved: Predictor, *, with_explanation: bool) -> dict[str, st
 def predicted(
     saved: Predictor,
     rows: TextRows,
-    make_evaluator: Callable[[TaskData], Evaluator],
+    precision: str | None = None,
     explain: Explain | None = None,
     progress: Progress | None = None,
 ) -> tuple[np.ndarray, dict[str, Sequence[Any]]]:
@@ -91,7 +90,7 @@ def predicted(
         explained = {EXPLANATION: texts}
         if saved.rejection is None:
             return logits_NC, explained
-    evaluator = make_evaluator(TaskData("input", saved.label_space, (), {"input": rows}))
+    evaluator = saved.evaluator(TaskData("input", saved.label_space, (), {"input": rows}), precision=precision)
     logits_NC = evaluator.predict("input", progress if explain is None else None)
     return logits_NC, {**evaluator.rejection_columns("input"), **explained}
 
@@ -108,7 +107,6 @@ def write_part(
 ) -> None:
     """Predict the ranges of one part, and write its file, in the format that its ending names, whole or not at all."""
     space, more = saved.label_space, further_columns(saved, with_explanation=explain is not None)
-    evaluator = partial(saved.evaluator, precision=precision)
     kinds = {**dict.fromkeys(("id", *rows.kept), "text"), **prediction_kinds(space), **more}
     # A copied column of labels stands behind the id, as in `predictions_csv`.
     labels = [name for name in rows.kept if name in ("label", "labels")]
@@ -118,7 +116,7 @@ def write_part(
         row_writer(stream, path.rsplit(".", 1)[-1], {name: kinds[name] for name in order}) as write,
     ):
         for block in rows.read(ranges):
-            logits_NC, columns = predicted(saved, block, evaluator, explain, progress)
+            logits_NC, columns = predicted(saved, block, precision, explain, progress)
             kept = dict(zip(rows.kept, block.kept, strict=True))
             write({"id": block.ids, **kept, **columns, **prediction_values(space, logits_NC)})
 
