@@ -180,25 +180,16 @@ def check_same_parts(folder: str, request: Mapping[str, Any], *, record: bool = 
             stream.write(to_json(request).encode())
         return
     try:
-        before = dict(parse_json(content.decode()))
+        before = parse_json(content.decode())
     except ValueError as error:
         raise CheckpointError(f"{place}: is not the record of parts ({error}). Name another --output_dir.") from error
-    problems = []
-    for name in dict.fromkeys((*now, *before)):
-        old, new = before.get(name), now.get(name)
-        if old == new:
-            continue
-        if name == "input":
-            gone, more = ([one for one in a if one not in b] for a, b in ((old or [], new), (new, old or [])))
-            problems.append(f"the input: now {', '.join(more[:2]) or 'less'}, before {', '.join(gone[:2]) or 'less'}")
-        elif name == "run":
-            problems.append("the run's weights or settings")
-        else:
-            problems.append(f"{name}: now {new!r}, before {old!r}")
-    if problems:
+    if not isinstance(before, dict):
+        raise CheckpointError(f"{place}: is not the record of parts, expected an object. Name another --output_dir.")
+    differing = [name for name in dict.fromkeys((*now, *before)) if before.get(name) != now.get(name)]
+    if differing:
         raise CheckpointError(
-            f"{place}: --output_dir has parts of another call, which differs in {'; '.join(problems)}. Repeat that call"
-            " to go on with it, or name another --output_dir."
+            f"{place}: --output_dir has parts of another call, which differs in {', '.join(differing)}. Repeat that"
+            " call, which this file records, to go on with it, or name another --output_dir."
         )
 
 
