@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from accelerate import Accelerator
 
 from attentune.config import Config, DataConfig, TrainingConfig, load_config
 from attentune.config.parse import did_you_mean, parse_section
@@ -268,7 +267,7 @@ class ModelPredictor(Predictor):
             rejection=self.rejection,
         )
 
-    def accelerator(self, precision: str | None) -> Accelerator:
+    def accelerator(self, precision: str | None) -> Any:
         """Prepare the model for a precision, and return the accelerator that runs it, which is kept."""
         accelerator, state = self._accelerators.get(precision, (None, None))
         # All accelerators of a process share one state, which those of other runs change.
@@ -291,7 +290,7 @@ class ModelPredictor(Predictor):
         return accelerator
 
     @functools.cached_property
-    def _accelerators(self) -> dict[str | None, tuple[Accelerator, Any]]:
+    def _accelerators(self) -> dict[str | None, tuple[Any, Any]]:
         """The accelerator of each precision, with what it had of the state that all of a process share."""
         return {}
 
