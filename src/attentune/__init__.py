@@ -10,8 +10,6 @@
 import importlib
 from typing import Any
 
-from attentune.models import register_with_transformers
-
 __version__ = "0.2.0.dev0"
 
 # Each public name and the module that defines it. They are imported on first use, so that `import attentune` is fast
@@ -47,6 +45,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return ["__version__", *_PUBLIC]
-
-
-register_with_transformers()

@@ -382,7 +382,6 @@ def test_damaged_files_are_refused(frozen: FrozenEncoder, tmp_path: Path) -> Non
         with pytest.raises(CheckpointError, match=match):
             load_baseline(tmp_path)
 
-    refused("its format is 2", format=2)
     refused("holds the baseline 'other'", name="other")
     refused("do not fit", is_pair=True)
     refused("do not fit 2 labels", label_space={**good["label_space"], "names": ["a", "b"]})

@@ -18,40 +18,10 @@ from helpers.samples import settings, write_reviews
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import build
 
-SQUARE = 768 * 768
-
 
 def counts(attentune, *words: object) -> dict[str, Any]:
     out, _ = attentune.done("params", *words, "--format", "json")
     return json.loads(out)
-
-
-@pytest.fixture(scope="module")
-def base_width(tiny):
-    """An encoder as wide as BERT's base, and as shallow as can be."""
-    return tiny("bert", hidden=768, layers=1)
-
-
-SCORE, NARROW = ("--pairs", "--num_labels", 1), "--set=model.head.projection=768"
-
-
-@pytest.mark.parametrize(
-    ("flags", "attention", "projection"),
-    [
-        # Table 2 of the poster: SST-5 4.72 M, Quora 3.54 M, STS 11.2 M; its baseline's projections 0.59 M and 2.36 M.
-        (("task-attention", "--num_labels", 5), 8, 0),
-        (("task-attention", "--pairs"), 5, 1),
-        (("task-attention", *SCORE), 15, 4),
-        (("task-attention", *SCORE, "--set=model.head.bare=false", NARROW), 15, 1),
-        (("bi-encoder-mean", "--pairs"), 0, 1),
-        (("bi-encoder-mean", *SCORE), 0, 4),
-        (("bi-encoder-mean", "--num_labels", 5), 0, 0),
-    ],
-)
-def test_the_papers_counts_come_out(attentune, base_width, flags, attention, projection):
-    found = counts(attentune, *flags, "--model_name_or_path", base_width)
-    assert found["attention_matrices"] == attention * SQUARE
-    assert found["projection_matrix"] == projection * SQUARE
 
 
 @pytest.mark.integration
@@ -83,7 +53,6 @@ def test_a_run_is_counted_as_it_was_trained(attentune, tiny, tmp_path):
     encoder = sum(weight.numel() for weight in model.encoder.parameters())
     assert found["parts"]["encoder"] == {"parameters": encoder, "trainable": 0}
     assert found["total"]["parameters"] - found["total"]["trainable"] == encoder
-    assert found["attention_matrices"] == 2 * 4 * 32 * 32
 
 
 def test_a_table(attentune, tiny):
@@ -91,9 +60,6 @@ def test_a_table(attentune, tiny):
     assert [line.split()[0] for line in out.splitlines()[2:9]] == [
         "encoder", "blur", "layer", "token", "head", "classifier", "total",
     ]  # fmt: skip
-    assert "5,120 in the head's attention matrices (with 1,024 that the paper counts" in out
-    out, _ = attentune.done("params", "bert", "--model_name_or_path", tiny("bert"))
-    assert "matrices" not in out
 
 
 # `attentune list encoders`: the list, and JSON

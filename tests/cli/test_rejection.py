@@ -193,12 +193,11 @@ def test_explained_rows_are_rejected_too(attentune, files: Path, tiny) -> None:
     assert [one["rejected"] for one in told] == [one["rejected"] for one in predict(run, list(OTHER))]
 
 
-def test_a_server_prepares_the_means_once(files: Path) -> None:
+def test_an_evaluator_has_the_means_for_all_rows(files: Path) -> None:
     saved = Predictor.load(files / "run")
-    make = saved.prepared(precision=None)
     rows = saved.data(None, ("validation",)).splits["validation"]
     for part in (rows.take(range(3)), rows.take(range(3, 8))):
-        evaluator = make(TaskData("input", saved.label_space, (), {"input": part}))
+        evaluator = saved.evaluator(TaskData("input", saved.label_space, (), {"input": part}))
         evaluator.predict("input")
         found = evaluator.rejection_columns("input")["in_scope_score"]
         assert found == pytest.approx([one["in_scope_score"] for one in predict(saved, list(part.texts))], rel=1e-5)

@@ -95,14 +95,14 @@ def test_every_family_on_pairs_that_are_read_apart(tiny: Tiny, tmp_path: Path, f
     run = saved(tmp_path, tiny, family, is_pair=True, max_length=24, settings=settings)
     pairs = [*PAIRS, (LONG, LONG), (MANY_WORDS, FIRST), (FIRST, MANY_WORDS), (MANY_WORDS, MANY_WORDS)]
     check(run, *zip(*pairs, strict=True))
-    with pytest.raises(ValueError, match="if each row holds two texts"):
+    with pytest.raises(ValueError, match="this model compares two texts"):
         pipeline("text-classification", model=run)(FIRST)
 
 
 @leading(
     "space, loss",
     [
-        (TWO, "binary-cross-entropy"),
+        (TWO, "softmax-cross-entropy"),
         (THREE, "auto"),
         (SCORE, "auto"),
         (STARS, "corn"),
@@ -162,20 +162,19 @@ def test_ordered_classes_by_expected_value(tiny: Tiny, tmp_path: Path) -> None:
     check(run, TEXTS)
 
 
-def test_other_models_get_transformers_own_pipeline(tiny: Tiny, tmp_path: Path) -> None:
-    """The very class, for the task, its alias and a model that is handed over; scores as asked for stay theirs."""
+def test_other_models_get_transformers_own_answers(tiny: Tiny, tmp_path: Path) -> None:
+    """For the task, its alias and a model that is handed over; scores as asked for stay theirs."""
     tokenizer = AutoTokenizer.from_pretrained(tiny("bert"))
     torch.manual_seed(0)
     plain = BertForSequenceClassification(BertConfig.from_pretrained(tiny("bert"), num_labels=3)).eval()
+    base = TextClassificationPipeline(model=plain, tokenizer=tokenizer)
     for task in ("text-classification", "sentiment-analysis"):
-        assert type(pipeline(task, model=plain, tokenizer=tokenizer)) is TextClassificationPipeline
-    plain.save_pretrained(tmp_path / "plain")
-    tokenizer.save_pretrained(tmp_path / "plain")
-    by_name = pipeline("text-classification", model=str(tmp_path / "plain"))
-    assert type(by_name) is TextClassificationPipeline
+        classify = pipeline(task, model=plain, tokenizer=tokenizer)
+        for options in ({}, {"top_k": 1}, {"top_k": 2}, {"top_k": None}, {"function_to_apply": "none"}):
+            assert classify(TEXTS, **options) == base(TEXTS, **options)
+            assert classify(FIRST, **options) == base(FIRST, **options)
     run = saved(tmp_path / "run", tiny, "bert", THREE)
     ours, theirs = pipeline("sentiment-analysis", model=run), pipeline("text-classification", model=run)
-    assert isinstance(ours, TextClassificationPipeline)
     base = TextClassificationPipeline(model=theirs.model, tokenizer=theirs.tokenizer)
     for options in ({}, {"top_k": 1}, {"top_k": 2}, {"top_k": None}, {"function_to_apply": "none"}):
         assert ours(TEXTS, **options) == base(TEXTS, **options)

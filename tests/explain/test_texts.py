@@ -105,6 +105,13 @@ def test_json_is_as_promised(tiny: Tiny) -> None:
     assert list(line["tokens"][0]) == ["text", "start", "end", "score"]
 
 
+def test_a_large_score_keeps_its_digits(tiny: Tiny) -> None:
+    run = tiny_run(tiny(), "regression")
+    run.model.config.score_mean = 1234567.89
+    (explanation,) = explain_texts(run, ["Yes"], method="gradient")
+    assert explanation.label == round(predict(run, ["Yes"])[0]["prediction"], 6)
+
+
 @covering(
     "kind, method",
     ["classification", "pair", "regression", "multi_label"],

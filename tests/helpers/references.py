@@ -79,7 +79,7 @@ def transformer_block_of(block: Any, queries: Text, own: Text) -> Text:
 
 
 def cross_attention_block_of(block: Any, queries: Text, own: Text) -> Text:
-    return [attention_of(block.attention, token, own) for token in queries]
+    return [attention_of(block, token, own) for token in queries]
 
 
 # Blurred encoders: with hooks on modules named per family, or in the softmax itself

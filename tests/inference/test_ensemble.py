@@ -214,7 +214,7 @@ def sigmoid(value):
 def test_the_weighted_mean_of_probabilities_or_scores(task_type, logits, shares_of, share_of):
     for weights in (WEIGHTS, {"a": 1.0, "b": 0.0}):
         fusion = Fusion.weighted("weights", weights, task_type)
-        assert Fusion.from_json(json.loads(json.dumps(fusion.to_json()))) == fusion
+        assert Fusion.from_json(json.loads(json.dumps(dataclasses.asdict(fusion)))) == fusion
         for row, fused_C in enumerate(fusion.apply(logits)):
             shares = {name: shares_of(logits[name][row]) for name in weights}
             mean = [sum(weights[name] * shares[name][k] for name in weights) for k in range(len(fused_C))]
@@ -224,7 +224,7 @@ def test_the_weighted_mean_of_probabilities_or_scores(task_type, logits, shares_
 def test_a_linear_fusion():
     coefficients, bias = GENERATOR.normal(size=(6, 3)), GENERATOR.normal(size=3)
     fusion = Fusion.linear(("b", "a"), "classification", coefficients, bias)
-    assert Fusion.from_json(json.loads(json.dumps(fusion.to_json()))) == fusion
+    assert Fusion.from_json(json.loads(json.dumps(dataclasses.asdict(fusion)))) == fusion
     fused_NC = fusion.apply(LOGITS)
     for row in range(7):
         inputs = [math.log(share) for name in ("b", "a") for share in softmax(LOGITS[name][row])]
@@ -251,8 +251,8 @@ def test_certain_members_leave_finite_logits_and_inputs_of_a_linear_fusion_are_c
 
 @pytest.mark.parametrize(("changes", "said"), DAMAGED["fusions"])
 def test_a_damaged_fusion_is_refused(changes, said):
-    whole = Fusion.weighted("weights", {"a": 1, "b": 1}, "regression").to_json()
+    whole = Fusion.weighted("weights", {"a": 1, "b": 1}, "regression")
     with pytest.raises(ValueError, match=said):
-        Fusion.from_json(whole | changes)
+        Fusion.from_json(dataclasses.asdict(whole) | changes)
     with pytest.raises(ValueError, match="expected positive ones"):
         Fusion.weighted("weights", {"a": 0.0}, "classification")

@@ -27,6 +27,7 @@ from attentune.training.run import train
 from helpers.samples import settings, write_reviews
 from helpers.tiny import CORPUS, FAMILIES
 from helpers.tiny_models import TWO, Built, build, logits_of, rows_of
+from helpers.tiny_runs import save_run
 
 TEXTS = ["the film was lovely", "a dull and awful story", ""]
 
@@ -323,3 +324,12 @@ def test_the_device_is_that_asked_for_whatever_an_earlier_accelerator_had(monkey
         patched.setenv("ACCELERATE_TORCH_DEVICE", "meta")
         assert make_accelerator(precision="fp32")[0].device.type == "meta"
     assert make_accelerator(precision="fp32", use_cpu=True)[0].device.type == "cpu"
+
+
+def test_an_accelerator_is_kept_until_another_one_changes_what_they_share(tiny: Tiny, tmp_path: Path) -> None:
+    saved = Predictor.load(save_run(tiny("bert"), tmp_path))
+    first = saved.accelerator("bf16")
+    assert saved.accelerator("bf16") is first
+    make_accelerator(precision="fp32")
+    second = saved.accelerator("bf16")
+    assert (second is first, second.mixed_precision) == (False, "bf16")

@@ -11,17 +11,14 @@ import pytest
 import torch
 from accelerate.state import GradientState
 from datasets import Dataset
-from transformers import AutoModelForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import attentune
-from attentune.config import TrainingConfig, load_config
 from attentune.errors import ConfigError, DataError
-from attentune.inference.scoring import score_rows
-from attentune.integrations.hf_trainer import ClassifierCallback, key_of, new_model, read_rows, recommended_arguments
-from attentune.nn.losses import resolve_loss, with_token_loss
+from attentune.integrations.hf_trainer import key_of, new_model, read_rows
+from attentune.nn.losses import with_token_loss
 from attentune.token_labels.corruption import copy_numbers, random_mask, spread_copies
-from attentune.training.prepare import RunSize, choose_settings
-from helpers.samples import BAD, FILLER, GOOD, settings, trainer_of, write_reviews
+from helpers.samples import write_reviews
 
 Tiny = Callable[..., Path]
 LABELS = ["bad", "good"]
@@ -135,7 +132,9 @@ def test_from_five_lines_to_predictions(tiny: Tiny, tmp_path: Path) -> None:
         processing_class=tokenizer,
         compute_metrics=lambda found: {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())},
     )
+    accumulation = dict(GradientState().plugin_kwargs)
     trainer.train()
+    assert GradientState().plugin_kwargs == accumulation
     logged = [entry["eval_accuracy"] for entry in trainer.state.log_history if "eval_accuracy" in entry]
     assert len(logged) == 3
     trainer.save_model(str(tmp_path / "saved"))
@@ -172,6 +171,10 @@ def test_what_cannot_work_is_said(tiny: Tiny, tmp_path: Path) -> None:
     data = reviews(tmp_path, tokenizer)
     with pytest.raises(ConfigError, match="objective.debias: got product, expected none.*Use attentune.train"):
         new_model(str(tiny("bert")), LABELS, preset="robust")
+    with pytest.raises(ConfigError, match="preset task-attention: is a bi-encoder"):
+        new_model(str(tiny("bert")), LABELS, preset="task-attention", is_pair=True)
+    with pytest.raises(ConfigError, match="objective.loss: got pearson"):
+        new_model(str(tiny("bert")), None, overrides={"objective.loss": "pearson"})
     with pytest.raises(ConfigError, match="labels.generator: got released, expected one that transformers' Trainer"):
         attentune.SSACallback(model, tokenizer, data, preset="ssa-hybrid-released")
     plain, _ = new_model(str(tiny("bert")), LABELS)
@@ -184,112 +187,3 @@ def test_what_cannot_work_is_said(tiny: Tiny, tmp_path: Path) -> None:
         attentune.SSACallback(model, tokenizer, words)
     with pytest.raises(DataError, match="a stream has none"):
         attentune.SSACallback(model, tokenizer, data.to_iterable_dataset())
-
-
-def pairs(tokenizer: Any, *, scores: bool) -> tuple[Dataset, list[list[str]]]:
-    """Tokenised pairs, and the same rows as cells of a file."""
-    draw = np.random.default_rng(5)
-    cells = []
-    for _ in range(24):
-        first, second = (" ".join(draw.choice([*GOOD, *BAD, *FILLER], 4)) for _ in range(2))
-        share = len({*first.split()} & {*second.split()})
-        cells.append([first, second, f"{1980 + 10 * share + draw.random():.3f}" if scores else LABELS[share > 0]])
-    labels = [float(row[2]) if scores else LABELS.index(row[2]) for row in cells]
-    data = Dataset.from_dict({"a": [row[0] for row in cells], "b": [row[1] for row in cells], "label": labels})
-    return data.map(lambda row: tokenizer(row["a"], row["b"], truncation=True)), cells
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("scores", [False, True])
-@pytest.mark.parametrize("preset", ["bi-encoder-mean", "task-attention", "bi-encoder-cosine"])
-def test_loss_and_start_are_those_of_attentune_train(tiny: Tiny, tmp_path: Path, preset: str, scores: bool) -> None:
-    model, tokenizer = new_model(
-        str(tiny("bert")), None if scores else LABELS, preset=preset, is_pair=True, max_length=32
-    )
-    data, cells = pairs(tokenizer, scores=scores)
-    for name in ("train", "validation"):
-        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([["text", "text_pair", "label"], *cells])
-    columns = {"data__text_column": "text", "data__text_pair_column": "text_pair", "data__label_column": "label"}
-    kind = {"data__task_type": "regression"} if scores else {"data__label_names": ",".join(LABELS)}
-    changes = {**columns, **kind, "preset": preset, "data__max_length": 32, "training__precision": "fp32"}
-    config = load_config(overrides=settings(tmp_path, tiny("bert"), **changes))
-    ours = trainer_of(config)
-    ours.start_classifier()
-
-    classifier = ClassifierCallback(model, tokenizer, data)
-    starts: list[np.ndarray] = []
-
-    def scored(one: Any) -> np.ndarray:
-        options = {"pad_token_id": tokenizer.pad_token_id, "accelerator": ours.inputs.accelerator}
-        return score_rows(one, ours.inputs.features["train"], **options).logits_NC
-
-    accumulation = GradientState()
-
-    class Look(TrainerCallback):
-        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-            starts.append(scored(model))
-
-    trainer = Trainer(
-        model=model,
-        args=arguments(tmp_path, gradient_accumulation_steps=2, num_train_epochs=2, seed=42),
-        train_dataset=data,
-        processing_class=tokenizer,
-        callbacks=[classifier, Look()],
-    )
-    before = dict(accumulation.plugin_kwargs)
-    trainer.train()
-    assert accumulation.plugin_kwargs == before
-    loss = resolve_loss(model.config.loss, model.config.task_type)
-    assert loss == ours.model.config.loss
-    assert (loss == "pearson") == (scores and preset != "bi-encoder-cosine")
-    assert (model.config.score_mean, model.config.score_std) == pytest.approx(ours.inputs.score_scale)
-    torch.testing.assert_close(torch.from_numpy(starts[0]), torch.from_numpy(scored(ours.model)), rtol=1e-4, atol=1e-4)
-    if loss == "pearson":
-        predicted, gold = trainer.predict(data).predictions[:, 0], np.array(data["label"])
-        if abs(float(model.outputs.scale) - 1) > 1e-9:  # the predictions rise with the labels
-            assert np.polyfit(predicted, gold, 1) == pytest.approx([1, 0], abs=0.05 * abs(gold.mean()))
-
-
-# Arguments for transformers' Trainer follow the same rule as Attentune's own defaults
-
-
-def rows(count: int) -> Dataset:
-    ids = [[2, 5 + n % 7, 6 + n % 5, 3] for n in range(count)]
-    return Dataset.from_dict(
-        {"input_ids": ids, "attention_mask": [[1] * 4] * count, "labels": [n % 2 for n in range(count)]}
-    )
-
-
-def test_they_are_those_of_attentune_train(tiny: Tiny, tmp_path: Path) -> None:
-    model, _ = new_model(str(tiny("bert")), ["bad", "good"])
-    made = recommended_arguments(
-        model, rows(300), output_dir=str(tmp_path), eval_dataset=rows(120), report_to="none", use_cpu=True
-    )
-    encoder = model.config.encoder_config
-    wanted = choose_settings(TrainingConfig(), RunSize(300, 4.0, 120, encoder.num_hidden_layers, encoder.hidden_size))
-    for name in ("learning_rate", "num_train_epochs", "per_device_train_batch_size", "load_best_model_at_end"):
-        assert getattr(made, name) == getattr(wanted, name)
-    assert (made.eval_strategy, made.save_strategy) == ("steps", "steps")
-    assert made.eval_steps == made.save_steps == wanted.save_steps == 60
-    assert (made.warmup_steps, made.weight_decay) == (0.1, 0.01)
-    chosen = recommended_arguments(model, rows(300), output_dir=str(tmp_path), report_to="none", warmup_steps=7)
-    assert (chosen.warmup_steps, chosen.get_warmup_steps(100)) == (7, 7)
-
-
-def test_a_model_of_transformers_trains_with_them(tiny: Tiny, tmp_path: Path) -> None:
-    model = AutoModelForSequenceClassification.from_pretrained(tiny("bert"))
-    options = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "num_train_epochs": 2, "save_strategy": "no"}
-    made = recommended_arguments(model, rows(40), output_dir=str(tmp_path), **options)
-    assert (made.num_train_epochs, made.eval_strategy, made.load_best_model_at_end) == (2, "no", False)
-    trainer = Trainer(model, made, train_dataset=rows(40))
-    assert trainer.train().global_step == 6
-    assert trainer.lr_scheduler is not None
-
-
-def test_rows_have_to_be_tokenised(tiny: Tiny, tmp_path: Path) -> None:
-    model = AutoModelForSequenceClassification.from_pretrained(tiny("bert"))
-    with pytest.raises(DataError, match="got rows with text, expected tokenised rows with input_ids"):
-        recommended_arguments(model, [{"text": "fine"}], output_dir=str(tmp_path))
-    with pytest.raises(DataError, match="got no rows"):
-        recommended_arguments(model, [], output_dir=str(tmp_path))

@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator, parametri
 from sklearn.utils.validation import validate_data
 
 import attentune
+from attentune.errors import ConfigError
 from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.predictor import Predictor
 from attentune.integrations.sklearn import AttentuneAuto, AttentuneClassifier, AttentuneRegressor, labels_of, texts_of
@@ -297,6 +298,16 @@ def test_auto_learns_and_survives_pickling(quick, tmp_path, portfolio):
     content = pickle.dumps(model)
     shutil.rmtree(tmp_path / "run")
     assert pickle.loads(content).predict_proba(texts[:5]) == pytest.approx(shares_NC)
+
+
+def test_auto_keeps_its_run_when_another_fit_fails(quick):
+    texts, labels = numbered(60)
+    model = AttentuneAuto(**quick | {"portfolio": ["majority"]}).fit(texts, labels)
+    expected = model.predict_proba(texts[:2])
+    with pytest.raises(ConfigError):
+        model.set_params(time_limit="soon").fit(texts, labels)
+    assert model.run_.folder.is_dir()
+    assert pickle.loads(pickle.dumps(model)).predict_proba(texts[:2]) == pytest.approx(expected)
 
 
 @pytest.mark.integration

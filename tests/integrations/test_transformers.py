@@ -21,7 +21,7 @@ from attentune.config.schema import ModelConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, ExportError
 from attentune.inference.predictor import Predictor, predict_rows
-from attentune.integrations.hub import WITHOUT_ATTENTUNE
+from attentune.integrations.exports import WITHOUT_ATTENTUNE
 from attentune.integrations.transformers import (
     AUTO_MAP,
     code_files,
@@ -423,7 +423,7 @@ def test_what_cannot_be_written_is_said(tiny: Tiny, tmp_path: Path, attentune_co
     status, _, err = attentune_command(
         "export", run, "--format", "transformers", "--output_dir", tmp_path / "x", "--quantize", "int8"
     )
-    assert (status, "--quantize and --opset: go with --format onnx" in err) == (2, True)
+    assert (status, "--quantize: goes with --format onnx" in err) == (2, True)
     saved = Predictor.load(run)
     monkeypatch.setattr(
         "attentune.integrations.transformers.code_files", lambda: {"modeling_attentune.py": "raise ValueError('no')"}

@@ -12,7 +12,7 @@ from attentune.config import BlurConfig, HeadConfig, LayerMixConfig, ModelConfig
 from attentune.data.dataset import LabelSpace
 from attentune.errors import UnsupportedEncoderError
 from attentune.models.saving import load_model, save_model
-from attentune.nn.heads import CrossAttentionBlock, TransformerBlock
+from attentune.nn.heads import Attention, TransformerBlock
 from helpers.tiny import FAMILIES
 from helpers.tiny_models import FIRST, LONG, SECOND, Built, build, encoded, encoded_apart
 
@@ -108,7 +108,7 @@ def test_task_attention_is_settled_by_the_rows_and_saved_so(tiny: Tiny, tmp_path
     assert (pairs.config.head["layers"], pairs.config.head["bare"]) == (0, True)
     assert pairs.config.is_bi_encoder
     scores, _ = build(tiny("bert"), settings=settings, is_pair=True, label_space=SCORE)
-    assert [type(block) for block in scores.head.blocks] == [TransformerBlock, TransformerBlock, CrossAttentionBlock]
+    assert [type(block) for block in scores.head.blocks] == [TransformerBlock, TransformerBlock, Attention]
     assert (pairs.classifier.projection.out_features, scores.classifier.projection.out_features) == (32, 4 * 32)
     save_model(pairs, tokenizer, tmp_path)
     assert load_model(tmp_path)[0].config.head == pairs.config.head

@@ -14,7 +14,7 @@ from attentune.config import HeadConfig, LayerMixConfig, ModelConfig, TokenGateC
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
 from attentune.models.build import build_model, load_tokenizer
-from attentune.models.layouts import TwoTexts, find_texts, split_pair_rows, window_starts
+from attentune.models.layouts import TwoTexts, find_texts, window_starts
 from attentune.models.saving import load_model, save_model
 from helpers.tiny import FAMILIES
 
@@ -56,52 +56,6 @@ def test_gradients_reach_real_tokens_and_no_others() -> None:
     found.texts(values_BTE)[found.mask_NU].sum().backward()
     expected_BTE = found.mask_BT[..., None].expand_as(values_BTE).float()
     assert torch.equal(values_BTE.grad, expected_BTE)
-
-
-# Rows of pairs: 1 is [CLS], 2 is [SEP], 0 is [PAD], 3 and up are words.
-ORDINARY = st.lists(st.integers(3, 9), max_size=6)
-
-
-def split_pairs(
-    rows: list[list[int]], separators: int | None, *, left: bool = False, limit: int = 5
-) -> tuple[torch.Tensor, ...] | None:
-    length = max(map(len, rows))
-    padded = [[0] * (length - len(row)) + row if left else row + [0] * (length - len(row)) for row in rows]
-    ids_BT = torch.tensor(padded)
-    special_ids = torch.tensor([0, 1, 2])
-    return split_pair_rows(ids_BT, ids_BT != 0, special_ids=special_ids, separators=separators, max_length=limit)
-
-
-@given(st.lists(st.tuples(ORDINARY, ORDINARY), min_size=1, max_size=4), st.sampled_from([1, 2]), st.booleans())
-def test_pair_rows_are_split_into_the_rows_of_each_text(pairs, separators, left):
-    found = split_pairs([[1, *first, *[2] * separators, *second, 2] for first, second in pairs], separators, left=left)
-    assert found is not None
-    for row, (first, second) in enumerate(pairs):
-        ids_BT, mask_BT, starts_B = found
-        begin, ids = int(starts_B[row]), ids_BT[row][mask_BT[row]].tolist()
-        assert ids[:begin] == [1, *first[:3], 2]
-        assert ids[begin:] == [1, *second[:3], 2]
-
-
-@pytest.mark.parametrize(
-    ("row", "separators"),
-    [
-        pytest.param([1, 3, 2], 1, id="one text"),
-        pytest.param([1, 3, 2], 2, id="one text, two wanted"),
-        pytest.param([1, 3, 2, 4, 2, 5, 2], 1, id="three texts"),
-        pytest.param([1, 3, 2, 2, 4, 2], 1, id="two separators, one wanted"),
-        pytest.param([1, 3, 2, 4, 2], 2, id="one separator, two wanted"),
-        pytest.param([1, 3, 2, 4, 2, 5, 2], 2, id="two separators apart"),
-        pytest.param([1, 3, 1, 4, 2], 1, id="another separator"),
-        pytest.param([3, 4, 2, 5, 2], 1, id="no beginning"),
-        pytest.param([1, 4, 2, 5, 6], 1, id="no end"),
-        pytest.param([2, 4, 2, 5, 2], 1, id="begins as it ends"),
-        pytest.param([1, 3, 2, 4, 2], None, id="nobody knows how they are joined"),
-        pytest.param([2], 1, id="one token"),
-    ],
-)
-def test_a_row_that_could_be_read_otherwise_is_left_alone(row: list[int], separators: int | None) -> None:
-    assert split_pairs([[1, 3, 2, 4, 2], row], separators) is None
 
 
 # Long texts in windows: what the encoder says of a token is the mean over the windows it stands in, in plain loops

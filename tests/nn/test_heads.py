@@ -10,7 +10,6 @@ from attentune.nn.heads import (
     HEADS,
     PAIR_HEADS,
     Attention,
-    CrossAttentionBlock,
     CrossAttentionHead,
     HeadOptions,
     Pooler,
@@ -18,12 +17,10 @@ from attentune.nn.heads import (
     TransformerBlock,
     UniformInitLinear,
     attend,
-    attention_matrices,
     build_head,
     fall_back,
     masked_mean,
     masked_softmax,
-    unused_matrices,
 )
 from helpers.references import attention_of, cross_attention_block_of, linear_of, shaken, texts_of, transformer_block_of
 
@@ -153,20 +150,6 @@ def test_near_one_weights_lie_between_and_only_where_they_should() -> None:
     assert not any(isinstance(linear, UniformInitLinear) for linear in plain.children())
 
 
-@pytest.mark.parametrize(
-    ("blocks", "squares"), [((False, False), 8), ((True,), 5), ((None,), 5), ((True, True, None), 15)]
-)
-def test_matrices_are_counted_as_the_poster_does(blocks: tuple[bool | None, ...], squares: int) -> None:
-    made = [
-        CrossAttentionBlock(options()) if dense is None else TransformerBlock(options(), with_dense=dense)
-        for dense in blocks
-    ]
-    assert attention_matrices(torch.nn.ModuleList(made)) == squares * 6 * 6
-    # The program's dense layer of a bare block is counted, though it is not there.
-    assert unused_matrices(torch.nn.ModuleList(made)) == blocks.count(None) * 6 * 6
-    assert attention_matrices(torch.nn.Linear(3, 3)) == 0
-
-
 # Heads against plain loops. What every head owes is in contracts/
 
 
@@ -231,13 +214,13 @@ def test_cross_attention_asks_a_texts_own_tokens_by_the_others(layers: int, bare
     """
     head = shaken(CrossAttentionHead(replace(OPTIONS, layers=layers, bare=bare)), shift=0.0).double()
     kinds = [type(block) for block in head.blocks]
-    assert kinds == [TransformerBlock] * layers + [CrossAttentionBlock] * bare
+    assert kinds == [TransformerBlock] * layers + [Attention] * bare
     rows = [0, 1, 2, 1]
     hidden_NTD = torch.stack([hidden()[row] * (number + 1) for number, row in enumerate(rows)]).double()
     mask_NT, ordinary_NT = MASK_BT[rows], ORDINARY_BT[rows]
     expected = real_texts(hidden_NTD, mask_NT)
     for block in head.blocks:
-        step = cross_attention_block_of if isinstance(block, CrossAttentionBlock) else transformer_block_of
+        step = cross_attention_block_of if isinstance(block, Attention) else transformer_block_of
         padded = [text + [[0.0] * 4] * (5 - len(text)) for text in expected]
         expected = [step(block, padded[(row + 2) % 4], expected[row]) for row in range(4)]
     output_ND = head(hidden_NTD, mask_NT, ordinary_NT)

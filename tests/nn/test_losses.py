@@ -14,7 +14,6 @@ from attentune.nn.classifiers import ScaledOutput, build_outputs, class_log_prob
 from attentune.nn.losses import (
     LOSSES,
     NO_LABEL,
-    binary_cross_entropy_rows,
     corn_rows,
     corn_task_counts,
     cross_entropy_rows,
@@ -63,7 +62,6 @@ def test_losses_of_great_logits_are_finite_and_so_are_their_gradients(gamma: flo
     logits_B2 = torch.tensor([[300.0, -300.0], [-1e4, 1e4], [0.0, 0.0], [20.0, 0.0]], requires_grad=True)
     classes_B, sets_BC = torch.tensor([0, 0, 1, 0]), torch.tensor([[1, 0], [1, 0], [0, 1], [1, 1]])
     for rows, worst in (
-        (binary_cross_entropy_rows(logits_B2, classes_B), 2e4),
         (focal_rows(logits_B2, classes_B, gamma=gamma), 2e4),
         (label_set_rows(logits_B2, sets_BC, gamma=gamma), 1e4),
     ):
@@ -89,32 +87,15 @@ def test_softmax_cross_entropy_is_that_of_the_probabilities() -> None:
     assert float(rows.loss_B.min()) > math.log(1 + 2 / math.e) - 1e-6
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
-@pytest.mark.parametrize("weights", [None, [0.2, 3.5], [0.0, 1.0]])
-def test_binary_cross_entropy_is_pytorchs_and_the_cross_entropy_of_two_classes(weights, smoothing: float) -> None:
-    logits_B2, labels_B = example()[0][:, :2].requires_grad_(), torch.tensor([0, 1, 1, 0, 0, 1, 0, 1, 1])
-    options = {"class_weights_C": weights and torch.tensor(weights), "label_smoothing": smoothing}
-    rows, other = (
-        function(logits_B2, labels_B, **options) for function in (binary_cross_entropy_rows, cross_entropy_rows)
-    )
-    torch.testing.assert_close(rows.loss_B, other.loss_B, atol=1e-6, rtol=1e-5)
-    assert torch.equal(rows.weight_B, other.weight_B)
-    gradients = [torch.autograd.grad(found.mean(), logits_B2)[0] for found in (rows, other)]
-    torch.testing.assert_close(*gradients, atol=1e-7, rtol=1e-5)
-    target_B = labels_B * (1 - smoothing) + smoothing / 2
-    z_B = (logits_B2[:, 1] - logits_B2[:, 0]).detach()
-    if weights is None:
-        expected = F.binary_cross_entropy_with_logits(z_B, target_B, reduction="none")
-        torch.testing.assert_close(rows.loss_B.detach(), expected, atol=1e-6, rtol=1e-5)
-
-
 def test_every_loss_is_a_choice_and_works_by_its_name() -> None:
     choices = next(field for field in dataclasses.fields(ObjectiveConfig) if field.name == "loss").metadata["choices"]
     assert choices == ("auto", *LOSSES)
     logits_BC, labels_B = example()
     for name, kinds in LOSSES.items():
-        columns = 1 if "regression" in kinds else 2 if name == "binary-cross-entropy" else 3
-        labels = labels_B.float() if columns == 1 else labels_B.clamp(max=columns - 1)
+        columns = 1 if "regression" in kinds else 3
+        labels = labels_B.float() if columns == 1 else labels_B
+        if kinds == ("multi_label",):
+            labels = F.one_hot(labels_B, 3)
         rows = row_losses(name, logits_BC[:, :columns], labels)
         assert rows.loss_B.shape == rows.weight_B.shape == (9,)
         assert rows.loss_B.isfinite().all()
@@ -128,22 +109,14 @@ def test_weights_and_smoothing_go_to_every_loss_of_classes() -> None:
     logits_B2, labels_of_2_B = logits_BC[:, :2], labels_B.clamp(max=1)
     sets_BC = F.one_hot(labels_B, 3).roll(1, dims=0) | F.one_hot(labels_B, 3)
     three_C, two_C = torch.tensor([1.0, 3.0, 0.5]), torch.tensor([1.0, 4.0])
-    named = {
-        "binary-cross-entropy": binary_cross_entropy_rows(
-            logits_B2, labels_of_2_B, class_weights_C=two_C, label_smoothing=0.2
-        ),
-        "focal": focal_rows(logits_B2, labels_of_2_B, gamma=1.5, class_weights_C=two_C, label_smoothing=0.2),
-    }
     options = {"label_smoothing": 0.2, "focal_gamma": 1.5}
-    for name, expected in named.items():
-        rows = row_losses(name, logits_B2, labels_of_2_B, class_weights_C=two_C, **options)
-        assert torch.equal(rows.loss_B, expected.loss_B)
+    rows = row_losses("focal", logits_B2, labels_of_2_B, class_weights_C=two_C, **options)
+    expected = focal_rows(logits_B2, labels_of_2_B, gamma=1.5, class_weights_C=two_C, label_smoothing=0.2)
+    assert torch.equal(rows.loss_B, expected.loss_B)
+    for name, gamma in (("binary-cross-entropy", 0.0), ("focal", 1.5)):
         rows = row_losses(name, logits_BC, sets_BC, class_weights_C=three_C, **options)
-        gamma = 1.5 if name == "focal" else 0.0
         of_sets = label_set_rows(logits_BC, sets_BC, gamma=gamma, class_weights_C=three_C, label_smoothing=0.2)
         assert torch.equal(rows.loss_B, of_sets.loss_B)
-    plain = cross_entropy_rows(logits_B2, labels_of_2_B)
-    assert not torch.allclose(row_losses("binary-cross-entropy", logits_B2, labels_of_2_B).loss_B, plain.loss_B)
     assert torch.equal(
         row_losses("focal", logits_BC, labels_B).loss_B, focal_rows(logits_BC, labels_B, gamma=2.0).loss_B
     )

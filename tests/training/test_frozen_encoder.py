@@ -163,7 +163,7 @@ def write_pairs(folder: Path) -> None:
             {"training__gradient_accumulation_steps": 2, "training__per_device_train_batch_size": 5}, 1, id="uneven"
         ),
         pytest.param(PAIR | {"preset": "task-attention", "model__head__combine": "dot"}, 2, id="cross-attention"),
-        pytest.param(PAIR | {"preset": "bi-encoder-mean", "objective__loss": "binary-cross-entropy"}, 2, id="pairs"),
+        pytest.param(PAIR | {"preset": "bi-encoder-mean", "objective__loss": "focal"}, 2, id="pairs"),
         pytest.param(PAIR | {"preset": "bert-mean"}, 1, id="pairs as one row"),
     ],
 )

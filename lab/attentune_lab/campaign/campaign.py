@@ -361,9 +361,14 @@ def trainer(data: Any, folder: Path, draw: int, seconds: float) -> Any:
 
 def trainer_run(data: Any, folder: Path, draw: int, **point: Any) -> Predict:
     from datasets import Dataset
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer
+    from transformers import (
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+        DataCollatorWithPadding,
+        Trainer,
+        TrainingArguments,
+    )
 
-    from attentune.integrations.hf_trainer import recommended_arguments
     from attentune.models.build import resolve_encoder
 
     tokenizer = AutoTokenizer.from_pretrained(resolve_encoder("embedded"))
@@ -376,8 +381,10 @@ def trainer_run(data: Any, folder: Path, draw: int, **point: Any) -> Predict:
         return Dataset.from_dict(dict(made) | ({} if rows.labels is None else {"labels": rows.labels.tolist()}))
 
     train = tokenised(data.splits["train"])
+    # As `attentune train` has them.
+    rule = {"per_device_train_batch_size": 16 if len(train) <= 5000 else 32, "weight_decay": 0.01, "warmup_steps": 0.1}
     options = {**point, "seed": draw, "report_to": "none", "use_cpu": True, "disable_tqdm": True}
-    arguments = recommended_arguments(model, train, output_dir=str(folder), **options, save_strategy="no")
+    arguments = TrainingArguments(output_dir=str(folder), **rule, **options, save_strategy="no")
     made = Trainer(model, arguments, DataCollatorWithPadding(tokenizer), train_dataset=train)
     made.train()
     return lambda rows: np.asarray(made.predict(tokenised(rows)).predictions, dtype=np.float64)

@@ -78,7 +78,7 @@ def layer_weights(run: Any, data: Any, *, precision: str | None = None) -> dict[
             f"{saved.folder}: was trained without squeeze-and-excitation, so its layers have no weights; train with a"
             " preset such as sesame-weighted, or with --set model.layer_mix.squeeze=true."
         )
-    layers = saved.model.layer_mix.reached_layers()
+    layers = reached_layers(saved.model.layer_mix)
     if len(layers) < 2:
         raise ConfigError(
             f"{saved.folder}: was trained with model.layer_mix.kind {saved.model.config.layer_mix['kind']}, which uses"
@@ -100,6 +100,23 @@ def layer_weights(run: Any, data: Any, *, precision: str | None = None) -> dict[
         assert weights_NL is not None
         summaries[split] = [_summary(layer, weights_NL[:, layer - 1]) for layer in layers]
     return summaries
+
+
+def reached_layers(mix: Any) -> tuple[int, ...]:
+    """Return the numbers, from 1, of the layers whose excitation reaches the output of a layer mix and hence trains.
+
+    Found by the gradients of the excitation on random layers, which holds for combinations of other packages too.
+    """
+    import torch
+
+    count, generator = mix.excitation.excite.out_features, torch.Generator().manual_seed(0)
+    parameter = next(mix.parameters())
+    layers = [torch.randn(1, 2, mix.hidden_size, generator=generator).to(parameter) for _ in range(count)]
+    weights_BL = torch.full((1, count), 0.5, device=parameter.device, requires_grad=True)
+    mixed_BTD = mix.rescaled(layers, torch.ones(1, 2, dtype=torch.bool, device=parameter.device), weights_BL)
+    (gradient_BL,) = torch.autograd.grad(mixed_BTD.float().square().sum(), weights_BL, allow_unused=True)
+    values = [] if gradient_BL is None else gradient_BL[0].tolist()
+    return tuple(number for number, value in enumerate(values, start=1) if value != 0.0)
 
 
 def _summary(layer: int, weights_N: Any) -> dict[str, Any]:

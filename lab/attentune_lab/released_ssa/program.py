@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +184,7 @@ def _score(saved: ModelPredictor, values: Mapping[str, Any], data_config: DataCo
     dev = next(name for name in spec.splits if name.startswith("validation"))
     tests = [name for name in spec.splits if name.startswith("test") and _is_there(task, name, data_config.data_dir)]
     data = saved.data(data_config, (dev, *tests))
-    evaluator = saved.evaluator(data, per_device_eval_batch_size=values["eval_batch_size"])
+    evaluator = replace(saved.evaluator(data), batch_size=values["eval_batch_size"])
     rows = data.splits[dev]
     scored = score_rows(
         evaluator.model,

@@ -17,7 +17,10 @@ from attentune.explain.explainer import answer_masked
 from attentune.explain.explanation import Subword, word_spans
 from attentune.inference.predictor import Predictor, evaluate_in_detail
 from attentune.io.files import storage_errors, write_text
-from attentune.models.build import build_model, count_parameters, load_tokenizer
+from attentune.models.build import build_model, load_tokenizer
+from attentune.models.modeling import AttentuneForSequenceClassification
+from attentune.nn.classifiers import DotProduct, ScaledDotProduct
+from attentune.nn.heads import Attention
 from attentune.report.document import Figure, Section, Table, slug
 from attentune.results import to_json
 from attentune.runs.grid import methods_from, plan_grid, select_methods
@@ -179,7 +182,23 @@ def _count(grid: Any, run: Run) -> int:
     model = build_model(
         config.model, space, load_tokenizer(config.model), max_length=config.data.max_length, is_pair=is_pair, seed=0
     )
-    counts = count_parameters(model)
-    matrices = counts.attention_matrices + counts.projection_matrix
     # The poster counts 3840 for the baseline on SST-5: 768 x 5, without the biases.
-    return matrices or sum(weight.numel() for weight in model.classifier.parameters() if weight.dim() == 2)
+    return _matrices(model) or sum(weight.numel() for weight in model.classifier.parameters() if weight.dim() == 2)
+
+
+def _matrices(model: AttentuneForSequenceClassification) -> int:
+    """Count the weights of the head's attention matrices and of the projection before a dot product, without biases.
+
+    Four matrices per block of self-attention, five per block of cross-attention. The fifth of a bare block is the dense
+    layer that the poster's program creates and never applies; it does not exist here.
+    """
+    linears = []
+    for block in getattr(model.head, "blocks", ()):
+        is_bare = isinstance(block, Attention)
+        attention = block if is_bare else block.attention
+        linears += [attention.query, attention.key, attention.value, attention.output]
+        fifth = attention.output if is_bare else block.dense
+        linears += [] if fifth is None else [fifth]
+    if isinstance(model.classifier, (DotProduct, ScaledDotProduct)):
+        linears.append(model.classifier.projection)
+    return sum(linear.weight.numel() for linear in linears)

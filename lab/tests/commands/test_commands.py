@@ -12,8 +12,10 @@ import torch
 
 from attentune.errors import CheckpointError, ConfigError
 from attentune.inference.predictor import Predictor
+from attentune.nn.layer_mix import LAYER_MIXES, LayerMix
 from attentune.token_labels.plan import LABELS_FILE, load_labels, save_labels
 from attentune_lab.commands.label import list_tokens
+from attentune_lab.commands.layers import reached_layers
 from attentune_lab.synthetic import write_files
 from helpers.interrupted import run as trained
 from helpers.tiny_models import FIRST, rows_of
@@ -173,6 +175,24 @@ def test_a_table_and_a_figure(weighted_run: Path, tmp_path: Path, attentune) -> 
     assert out.count("train") == 3
     assert "drawn into" in err
     assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("neutral", [True, False])
+def test_layers_that_reach_the_output_are_known(neutral: bool) -> None:
+    options = {"num_layers": 6, "hidden_size": 8, "squeeze": True, "neutral": neutral}
+    reached = {kind: reached_layers(LayerMix(kind=kind, **options)) for kind in LAYER_MIXES}
+    every = (1, 2, 3, 4, 5, 6)
+    assert reached == {
+        "last": (6,),
+        "first": (1,),
+        "second": (2,),
+        "second-to-last": (5,),
+        "sum-all": every,
+        "mean-all": every,
+        "sum-last-4": (3, 4, 5, 6),
+        "weighted": every,
+        "concat-last-4": (3, 4, 5, 6),
+    }
 
 
 @pytest.mark.parametrize(("kind", "shown"), [("last", None), ("second", None), ("sum-last-4", [2, 3, 4, 5])])

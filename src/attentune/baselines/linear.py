@@ -26,7 +26,6 @@ from attentune.errors import ConfigError, DataError
 from attentune.io.files import write_bytes, write_text
 
 BASELINE_FILE, WEIGHTS_FILE = "baseline.json", "baseline.safetensors"
-FORMAT = 1
 
 
 class Baseline(ABC):
@@ -103,7 +102,6 @@ class Baseline(ABC):
         """Write `baseline.json` and `baseline.safetensors` into an existing folder."""
         arrays, settings = self._state()
         content = {
-            "format": FORMAT,
             "name": self.name,
             "is_pair": self.is_pair,
             "label_space": None if self.label_space is None else asdict(self.label_space),

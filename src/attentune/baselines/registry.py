@@ -19,7 +19,7 @@ from attentune.baselines.frozen import (
     OnFrozenEncoder,
     TokenAlignment,
 )
-from attentune.baselines.linear import BASELINE_FILE, FORMAT, WEIGHTS_FILE, Baseline, LinearModel
+from attentune.baselines.linear import BASELINE_FILE, WEIGHTS_FILE, Baseline, LinearModel
 from attentune.config import ModelConfig
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import BASELINE_NAMES
@@ -274,8 +274,6 @@ def load_baseline(folder: str | Path) -> Baseline:
     """Load a saved baseline of any kind."""
     try:
         content = read_json(Path(folder) / BASELINE_FILE)
-        if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']!r}, expected {FORMAT}")
         if content["name"] not in BASELINES:
             raise ValueError(f"holds the baseline {content['name']!r}, expected one of {', '.join(BASELINES)}")
         arrays, space = load_file(Path(folder) / WEIGHTS_FILE), read_label_space(content["label_space"])
@@ -309,9 +307,9 @@ class BaselinePredictor(Predictor):
         """Whether the baseline was fitted to pairs of texts."""
         return self.baseline.is_pair
 
-    def evaluator(self, data: TaskData, **training: Any) -> Evaluator:
+    def evaluator(self, data: TaskData, *, precision: str | None = None) -> Evaluator:
         """Make an evaluator of these rows."""
-        data = self._as_read(data)
+        data = self.as_read(data)
         return BaselineEvaluator(
             splits=data.splits,
             label_space=self.label_space,

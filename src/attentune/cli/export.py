@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,28 +18,21 @@ if TYPE_CHECKING:
     from attentune.integrations.onnx import Export
 
 _HELP = """
-attentune export RUN (--output_dir DIR | --push_to_hub NAME/REPO) [flags]
+attentune export RUN --output_dir DIR [flags]
 
-Export a saved run to a folder, or to the Hugging Face hub, that works without PyTorch, or without Attentune, and check
-it.
+Export a saved run to a folder that works without PyTorch, or without Attentune, and check it.
 
 RUN  a run folder or checkpoint
 --output_dir DIR  the folder to write: new or empty
 --format NAME  onnx or transformers (default: onnx)
 --code auto|stock|remote  transformers: stock (a class of transformers), remote (with the model code, loaded with
     trust_remote_code), or auto: stock where it gives the run's logits and predictions (auto if not given)
---push_to_hub NAME/REPO  also upload the folder to this repository of the Hugging Face hub; --output_dir may then be
-    left out
---private  with --push_to_hub: a new repository is private
---opset N  ONNX operator set version (default: chosen by PyTorch)
 --quantize int8  also write a graph with 8-bit weights: int8
---check_rows N>=0  validation rows to check the export on (default: 200)
 
 examples:
   attentune export runs/cola --format onnx --output_dir served/cola
   attentune export runs/cola --output_dir served/cola --quantize int8     (also writes a smaller graph)
-  attentune export runs/cola --format transformers --output_dir served/hub
-  attentune export runs/cola --format transformers --push_to_hub me/cola --private"""
+  attentune export runs/cola --format transformers --output_dir served/hub"""
 
 _FORMATS = ("onnx", "transformers")
 # What other tools call these formats, and others that are made of one.
@@ -57,41 +50,27 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     _check_flags(parsed, problems)
     check(problems)
-    if parsed.push_to_hub is not None:
-        from attentune.integrations.hub import check_push, push_folder
-
-        check_push(parsed.push_to_hub)
     check_named(parsed)
-    if parsed.output_dir is not None:
-        check_new_folder(Path(parsed.output_dir))
-    if parsed.push_to_hub is None:
-        print("\n".join(_export(parsed, parsed.output_dir)))
-        return 0
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(parsed.output_dir or Path(place) / parsed.push_to_hub.split("/")[-1])
-        print("\n".join(_export(parsed, folder)))
-        tell([f"uploading it to {parsed.push_to_hub}"])
-        address, files = push_folder(folder, parsed.push_to_hub, private=True if parsed.private else None)
-    print(f"{address}: {len(files)} files uploaded: {', '.join(files)}")
+    check_new_folder(Path(parsed.output_dir))
+    print("\n".join(_export(parsed)))
+    tell([f"to share it on the Hugging Face hub: hf upload NAME/REPO {shlex.quote(parsed.output_dir)}"])
     return 0
 
 
 def _check_flags(parsed: argparse.Namespace, problems: list[str]) -> None:
     """Check the format, and which flags go together."""
-    if parsed.output_dir is None and parsed.push_to_hub is None:
+    if parsed.output_dir is None:
         problems.append("--output_dir: is missing; name a new folder: --output_dir served/my-run")
     if parsed.format not in _FORMATS:
         near = _OTHER_FORMATS.get(parsed.format.lower()) or did_you_mean(parsed.format, _FORMATS)
         problems.append(f"--format: got {parsed.format!r}, expected {' or '.join(_FORMATS)}.{near}")
-    if parsed.format == "transformers" and (parsed.quantize is not None or parsed.opset is not None):
-        problems.append("--quantize and --opset: go with --format onnx; leave them out for transformers.")
+    if parsed.format == "transformers" and parsed.quantize is not None:
+        problems.append("--quantize: goes with --format onnx; leave it out for transformers.")
     if parsed.format != "transformers" and parsed.code is not None:
         problems.append("--code: goes with --format transformers; leave it out for other formats.")
-    if parsed.private and parsed.push_to_hub is None:
-        problems.append("--private: goes with --push_to_hub NAME/REPO; leave it out, or name a repository.")
 
 
-def _export(parsed: argparse.Namespace, output_dir: str | Path) -> Iterator[str]:
+def _export(parsed: argparse.Namespace) -> Iterator[str]:
     """Write the folder; yield the lines that say what it is, and how far it is from the run."""
 
     def say(text: str) -> None:
@@ -100,7 +79,7 @@ def _export(parsed: argparse.Namespace, output_dir: str | Path) -> Iterator[str]
     if parsed.format == "transformers":
         from attentune.integrations.transformers import export_for_transformers
 
-        made = export_for_transformers(parsed.run, output_dir, code=parsed.code or "auto", say=say)
+        made = export_for_transformers(parsed.run, parsed.output_dir, code=parsed.code or "auto", say=say)
         is_stock = made.class_name is not None
         loads = f"loads as {made.class_name} of transformers, without trust_remote_code"
         yield f"{made.folder}: " + (
@@ -114,14 +93,13 @@ def _export(parsed: argparse.Namespace, output_dir: str | Path) -> Iterator[str]
             yield f"{'note' if is_stock else 'why not a class of transformers'}: {made.reason}"
         if made.own_pipeline:
             yield (
-                "predictions are not the argmax of the logits: the folder has a pipeline that predicts like the run,"
-                " which needs trust_remote_code=True even if Attentune is installed; the model alone returns logits"
+                "the folder has a pipeline that predicts like the run, which transformers' own does not; it needs"
+                " trust_remote_code=True even if Attentune is installed"
             )
     else:
         from attentune.integrations.onnx import export_run
 
-        options = {name: getattr(parsed, name) for name in ("opset", "quantize", "check_rows")}
-        yield from _onnx_lines(export_run(parsed.run, output_dir, say=say, **options))
+        yield from _onnx_lines(export_run(parsed.run, parsed.output_dir, quantize=parsed.quantize, say=say))
     if (Path(parsed.run) / "rejection.json").is_file():
         yield "note: the run rejects texts of no class; what was exported rejects none"
 

@@ -85,17 +85,4 @@ def _text(counts: Any) -> str:
 
     rows = [(name.replace("_", " "), f"{n.parameters:,}", f"{n.trainable:,}") for name, n in counts.parts.items()]
     rows.append(("total", f"{counts.total.parameters:,}", f"{counts.total.trainable:,}"))
-    lines = table(("component", "parameters", "trainable"), rows, right=(1, 2))
-    if counts.attention_matrices or counts.projection_matrix:
-        unused = (
-            f" (with {counts.unused_matrices:,} that the paper counts but its program never applies, and that are not"
-            " parameters here)"
-            if counts.unused_matrices
-            else ""
-        )
-        lines += (
-            f"\n\nOf these, without biases, normalisation and feed-forward layers:"
-            f" {counts.attention_matrices:,} in the head's attention matrices{unused},"
-            f" {counts.projection_matrix:,} in the projection before the dot product."
-        )
-    return lines + "\n"
+    return table(("component", "parameters", "trainable"), rows, right=(1, 2)) + "\n"

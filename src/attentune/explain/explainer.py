@@ -9,14 +9,13 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.ignored_words import shortened
-from attentune.data.tokenization import Features, Spans, budget_order, encode_rows, encode_with_spans, token_spans
+from attentune.data.tokenization import Spans, budget_order, encode_with_spans
 from attentune.explain.explanation import Explanation, Subword, overlap, word_spans
 from attentune.explain.fast_shap import LEAST_EXPLAINED, explains_enough
 from attentune.explain.gradient import PassCounter
@@ -38,7 +37,7 @@ from attentune.explain.scorer import (
     word_features,
 )
 from attentune.inference.ensemble import EnsemblePredictor
-from attentune.inference.predictor import ModelPredictor, Predictor
+from attentune.inference.predictor import ModelPredictor, Predictor, Progress
 from attentune.inference.scoring import BATCH_TOKENS
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.models.cpu_layers import attention_by
@@ -51,13 +50,10 @@ class Attribution:
 
     scores: np.ndarray  # (length,) float32, one number per token, 0 at special tokens
     target: int  # id of the explained class; 0 for regression
-    logits: np.ndarray  # (C,) float32
+    logits: np.ndarray  # (C,) float32, or float64 for a score
     passes: int  # forward and backward passes, see `Explanation.passes`
     seconds: float  # this row's share of the batch's time
     without: np.ndarray | None = None  # of leave-one-out: (length, C) the logits without each token
-
-
-Progress = Callable[[int], None]
 
 
 class BaseExplainer(ABC):
@@ -68,7 +64,7 @@ class BaseExplainer(ABC):
 
     def __init__(self, saved: Predictor, rows: TextRows) -> None:
         self.saved, self.given, self._space = saved, rows, saved.label_space
-        self.rows = saved.shortened(rows)  # as the run reads them
+        self.rows = saved.as_read(TaskData("input", self._space, (), {"input": rows})).splits["input"]
 
     @abstractmethod
     def spans(self, row: int) -> Sequence[tuple[str, int, int] | None]:
@@ -239,29 +235,21 @@ class BaseExplainer(ABC):
 class Explainer(BaseExplainer):
     """Explains rows with a saved model."""
 
-    def __init__(
-        self, saved: ModelPredictor, rows: TextRows, *, precision: str | None = None, with_spans: bool = False
-    ) -> None:
+    def __init__(self, saved: ModelPredictor, rows: TextRows, *, precision: str | None = None) -> None:
         super().__init__(saved, rows)
-        self._tokenizer = saved.tokenizer
-        self._spans: list[Spans] | None = None
-        data = TaskData("input", saved.label_space, (), {"input": self.rows})
-        encode = self._encode_with_spans if with_spans else encode_rows
-        evaluator = saved.evaluator(data, encode=encode, precision=precision)
-        self.batch_size = evaluator.batch_size
+        config = saved.model.config
+        lengths = {"max_length": config.max_seq_length, "bi_encoder": config.is_bi_encoder}
+        features, self._spans = encode_with_spans(self.rows, saved.tokenizer, **lengths)
+        saved.read.add(features.cut_lengths(config.max_seq_length))
         self.scorer: Scorer = Scorer(
             model=saved.model,
-            accelerator=evaluator.accelerator,
-            features=evaluator.features["input"],
+            accelerator=saved.accelerator(precision),
+            features=features,
             label_space=saved.label_space,
             pad_token_id=saved.tokenizer.pad_token_id,
             mask_token_id=saved.tokenizer.mask_token_id,
             attribution_head=saved.attribution_head,
         )
-
-    def _encode_with_spans(self, *rows_and_tokenizer: Any, **lengths: Any) -> Features:
-        features, self._spans = encode_with_spans(*rows_and_tokenizer, **lengths)
-        return features
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[Callable[[], int]]:
@@ -275,10 +263,6 @@ class Explainer(BaseExplainer):
 
     def spans(self, row: int) -> Spans:
         """Return the character span of each token of a row; see `data.tokenization.token_spans`."""
-        if self._spans is None:
-            model = self.scorer.model.config
-            lengths = {"max_length": model.max_seq_length, "bi_encoder": model.is_bi_encoder}
-            self._spans = token_spans(self.rows, self._tokenizer, **lengths)
         return self._spans[row]
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from attentune.explain.scorer import MethodScores, Scorer, Settings, numpy_of
-from attentune.inference.scoring import BATCH_TOKENS
+from attentune.explain.scorer import MethodScores, Scorer, Settings
+from attentune.inference.scoring import BATCH_TOKENS, numpy_of
 
 
 class PassCounter:

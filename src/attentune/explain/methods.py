@@ -14,7 +14,8 @@ from attentune.errors import ConfigError, UnsupportedEncoderError
 from attentune.explain.explanation import check_method_names
 from attentune.explain.fast_shap import fast_shap
 from attentune.explain.gradient import gradient, integrated_gradients
-from attentune.explain.scorer import MethodScores, PredictionScorer, Scorer, Settings, numpy_of
+from attentune.explain.scorer import MethodScores, PredictionScorer, Scorer, Settings
+from attentune.inference.scoring import numpy_of
 from attentune.models.cpu_layers import attention_by
 from attentune.models.layouts import find_texts
 from attentune.plugins import require_extra

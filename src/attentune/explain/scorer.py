@@ -1,9 +1,9 @@
 """The scorer: a model, the rows to explain, and the function of its logits that attribution methods explain."""
 
-import contextlib
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.tokenization import Features, pad_batch
 from attentune.errors import ConfigError
-from attentune.inference.scoring import RowScores, score_rows
+from attentune.inference.scoring import RowScores, evaluating, numpy_of, score_rows
 from attentune.metrics.metrics import predictions_of
 from attentune.nn.attribution_head import AttributionHead
 
@@ -181,15 +181,9 @@ class Scorer(PredictionScorer):
         """Split padded values into one float32 array per row, 0 at special tokens."""
         return self.ordinary_only(numpy_of(values_BT), rows)
 
-    @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> AbstractContextManager[None]:
         """Put the model in evaluation mode while the block runs, and restore its mode after."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            yield
-        finally:
-            self.model.train(was_training)
+        return evaluating(self.model)
 
 
 @dataclass(frozen=True)
@@ -206,13 +200,9 @@ class Settings:
 class MethodScores:
     """A method's scores for a batch of rows."""
 
-    logits_BC: np.ndarray  # (B, C) float32 of the unmasked rows
+    logits_BC: np.ndarray  # (B, C) of the unmasked rows, float32, or float64 for scores
     scores: list[np.ndarray]  # for each row (length,) float32, one number per token, 0 at special tokens
     without: list[np.ndarray] | None = None  # of leave-one-out: for each row (length, C) the logits without each token
-
-
-def numpy_of(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().float().cpu().numpy()
 
 
 @dataclass(frozen=True)

@@ -228,14 +228,14 @@ def predict_explained(
             or f"--explain: {saved.folder} does not score words when it predicts. Fit a head to it once: attentune"
             f" explain {saved.folder} --fit; or use attentune explain, which works on every run."
         )
-    explainer = Explainer(model_run, rows, precision=precision, with_spans=True)
+    explainer = Explainer(model_run, rows, precision=precision)
     scorer, head = explainer.scorer, None if default_method(model_run) != "fast-shap" else model_run.attribution_head
     with kept_memory():
         scored = score_rows(
             scorer.model,
             scorer.features,
             pad_token_id=scorer.pad_token_id,
-            batch_size=explainer.batch_size,
+            batch_size=saved.config.training.per_device_eval_batch_size,
             accelerator=scorer.accelerator,
             with_details=head is None,
             attribution_head=head,

@@ -24,7 +24,6 @@ from attentune.metrics.rejection import energy
 from attentune.results import check_fields, to_json
 
 ENSEMBLE_FILE = "ensemble.json"
-_FORMAT = 1
 # Members stay in memory after their first prediction if their weights take no more bytes than this together;
 # otherwise each is loaded when it predicts.
 KEPT_BYTES = 4 << 30
@@ -56,9 +55,8 @@ def save_ensemble(
         {"name": name, "folders": [_inside(home, Path(place)) for place in members[name]]} for name in fusion.members
     ]
     content = {
-        "format": _FORMAT,
         "members": listed,
-        "fusion": fusion.to_json(),
+        "fusion": dataclasses.asdict(fusion),
         "label_space": dataclasses.asdict(label_space),
         "is_pair": bool(is_pair),
     }
@@ -136,26 +134,16 @@ class EnsemblePredictor(Predictor):
             for folder in member.folders:
                 yield weights[member.name] / len(member.folders), self.loaded.load(folder)
 
-    def evaluator(self, data: TaskData, **training: Any) -> EnsembleEvaluator:
-        """Make an evaluator of these rows; settings such as `precision` apply to all members that are models."""
-        return self._evaluator(data, lambda run, rows: run.evaluator(rows, **training))
-
-    def prepared(self, *, precision: str | None) -> Callable[[TaskData], EnsembleEvaluator]:
-        """Return a function from rows to their evaluator; members are prepared once, if all of them fit in memory."""
-        if not self.loaded.keeps:
-            return lambda data: self.evaluator(data, precision=precision)
-        ready = {run.folder: run.prepared(precision=precision) for _, run in self.weighted_runs()}
-        return lambda data: self._evaluator(data, lambda run, rows: ready[run.folder](rows))
-
-    def _evaluator(self, data: TaskData, make: Callable[[Predictor, TaskData], Evaluator]) -> EnsembleEvaluator:
-        data = self._as_read(data)
+    def evaluator(self, data: TaskData, *, precision: str | None = None) -> EnsembleEvaluator:
+        """Make an evaluator of these rows; the precision applies to all members that are models."""
+        data = self.as_read(data)
         return EnsembleEvaluator(
             splits=data.splits,
             label_space=self.label_space,
             metrics=data.metrics,
             rejection=self.rejection,
             ensemble=self,
-            make=make,
+            precision=precision,
         )
 
     def single_model(self, purpose: str) -> ModelPredictor:
@@ -173,7 +161,7 @@ class EnsembleEvaluator(Evaluator):
     """Predicts and scores splits with an ensemble, one run after the other."""
 
     ensemble: EnsemblePredictor
-    make: Callable[[Predictor, TaskData], Evaluator]  # from a member's run and rows to its evaluator
+    precision: str | None
     cut: dict[str, np.ndarray] = field(default_factory=dict)  # for each predicted split
 
     def cut_lengths(self, split: str) -> np.ndarray:
@@ -189,7 +177,8 @@ class EnsembleEvaluator(Evaluator):
             bag = []
             for folder in member.folders:
                 run = self.ensemble.loaded.load(folder)
-                made = self.make(run, TaskData(split, run.label_space, tuple(self.metrics), {split: rows}))
+                data = TaskData(split, run.label_space, tuple(self.metrics), {split: rows})
+                made = run.evaluator(data, precision=self.precision)
                 bag.append(made.predict(split, shared.add))
                 cut = np.maximum(cut, made.cut_lengths(split))
                 self.ensemble.read.infrequent |= run.read.infrequent
@@ -222,8 +211,6 @@ def load_run(folder: Path) -> EnsemblePredictor:
     file = folder / ENSEMBLE_FILE
     try:
         content = read_json(file)
-        if content["format"] != _FORMAT:
-            raise ValueError(f"its format is {content['format']!r}, expected {_FORMAT}; update attentune")
         fusion = Fusion.from_json(content["fusion"])
         space = read_label_space(content["label_space"])
         members = tuple(_member(entry) for entry in content["members"])

@@ -33,9 +33,14 @@ class Fusion:
     bias: tuple[float, ...] = ()  # "linear": C numbers; empty otherwise
 
     def __post_init__(self) -> None:
-        problem = _problem(self)
-        if problem is not None:
-            raise ValueError(problem)
+        count, outputs, is_linear = len(self.members), len(self.bias), self.kind == "linear"
+        shape = np.shape(self.coefficients if is_linear else self.weights)
+        expected = (count * outputs, outputs) if is_linear else (count,)
+        if not count or len(set(self.members)) < count or shape != expected:
+            raise ValueError(
+                f"a fusion: got the members {list(self.members)} and numbers of shape {shape}, expected different"
+                f" members and shape {expected}"
+            )
 
     @classmethod
     def weighted(cls, kind: str, weights: Mapping[str, float], task_type: str) -> Fusion:
@@ -75,54 +80,17 @@ class Fusion:
         shares = sizes / sizes.sum() if sizes.sum() > 0 else np.full(len(sizes), 1 / len(sizes))
         return dict(zip(self.members, shares.tolist(), strict=True))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fusion as an object for a JSON file."""
-        return {
-            "kind": self.kind,
-            "members": list(self.members),
-            "task_type": self.task_type,
-            "weights": list(self.weights),
-            "coefficients": [list(row) for row in self.coefficients],
-            "bias": list(self.bias),
-        }
-
     @classmethod
     def from_json(cls, content: Any) -> Fusion:
-        """Read what `to_json` returned."""
-        try:
-            return cls(
-                kind=content["kind"],
-                members=tuple(content["members"]),
-                task_type=content["task_type"],
-                weights=tuple(map(float, content["weights"])),
-                coefficients=tuple(tuple(map(float, row)) for row in content["coefficients"]),
-                bias=tuple(map(float, content["bias"])),
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"it does not describe a fusion: {type(error).__name__}: {error}") from error
-
-
-def _problem(fusion: Fusion) -> str | None:
-    """Return what is wrong with the values of a fusion, or None."""
-    count = len(fusion.members)
-    if fusion.kind not in FUSION_KINDS:
-        return f"the kind of a fusion: got {fusion.kind!r}, expected one of {', '.join(FUSION_KINDS)}"
-    if not count or len(set(fusion.members)) < count or not all(isinstance(name, str) for name in fusion.members):
-        return f"the members of a fusion: got {list(fusion.members)}, expected different names"
-    if fusion.kind != "linear":
-        is_mean = len(fusion.weights) == count and all(weight > 0 for weight in fusion.weights)
-        if not is_mean or abs(sum(fusion.weights) - 1) > 1e-6:
-            return f"the weights of {count} members: got {list(fusion.weights)}, expected positive ones with sum 1"
-        if fusion.kind == "single" and count != 1:
-            return f"the members of a single model: got {count}, expected 1"
-        return None
-    outputs = len(fusion.bias)
-    if not outputs or [len(row) for row in fusion.coefficients] != [outputs] * (count * outputs):
-        return (
-            f"the coefficients of {count} members with {outputs} outputs: got {len(fusion.coefficients)} rows, expected"
-            f" {count * outputs} of {outputs} numbers"
+        """Read the object that `dataclasses.asdict` made."""
+        return cls(
+            kind=content["kind"],
+            members=tuple(content["members"]),
+            task_type=content["task_type"],
+            weights=tuple(map(float, content["weights"])),
+            coefficients=tuple(tuple(map(float, row)) for row in content["coefficients"]),
+            bias=tuple(map(float, content["bias"])),
         )
-    return None if np.isfinite([*fusion.bias, *sum(fusion.coefficients, ())]).all() else "a coefficient is not finite"
 
 
 def fusion_features(logits: Mapping[str, np.ndarray], members: Sequence[str], task_type: str) -> np.ndarray:

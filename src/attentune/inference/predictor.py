@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attentune.config import Config, DataConfig, TrainingConfig, load_config, to_dict
+from attentune.config import Config, DataConfig, TrainingConfig, load_config
 from attentune.config.parse import did_you_mean, parse_section
 from attentune.data.columns import read_extra_columns, with_columns
 from attentune.data.dataset import LabelSpace, TaskData, TextRows, checked_texts
 from attentune.data.ignored_words import data_without_words, without_words
 from attentune.data.load import frame_table, load_data
 from attentune.data.tables import columns_of, find_columns, quote
-from attentune.data.tokenization import Features, encode_rows
+from attentune.data.tokenization import encode_rows
 from attentune.data.unlabelled import prediction_columns
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.scoring import Evaluator, ModelEvaluator, make_accelerator
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from attentune.inference.evaluation import SplitEvaluation
 
 Progress = Callable[[int], None]
-Encode = Callable[..., Features]
 _SPLITS = ("train", "validation", "test")
 
 
@@ -105,24 +104,17 @@ class Predictor(ABC):
         return self.label_space.job(is_pair=self.is_pair, score_range=bounds if is_range else None)
 
     @abstractmethod
-    def evaluator(self, data: TaskData, **training: Any) -> Evaluator:
-        """Make an evaluator of these rows: in float32, so that a text has the same answer alone and in any batch.
+    def evaluator(self, data: TaskData, *, precision: str | None = None) -> Evaluator:
+        """Make an evaluator of these rows.
 
         Args:
             data: the rows; pairs or single texts, as in training.
-            training: training settings to change, such as `precision`; None keeps the setting of the run.
+            precision: fp32 (default), in which a text has the same answer alone and in any batch; auto, bf16 or fp16.
 
         Raises:
             ConfigError: for an invalid setting.
             DataError: for pairs given to a run of single texts, or the reverse.
         """
-
-    def prepared(self, *, precision: str | None) -> Callable[[TaskData], Evaluator]:
-        """Return a function from rows to their evaluator, for a server: what does not depend on the rows is done once.
-
-        Batches are by tokens.
-        """
-        return lambda data: self.evaluator(data, precision=precision)
 
     @abstractmethod
     def single_model(self, purpose: str) -> ModelPredictor:
@@ -197,8 +189,8 @@ class Predictor(ABC):
                 " attentune.predict, which leave them out, or train without --ignore_words."
             )
 
-    def _as_read(self, data: TaskData) -> TaskData:
-        """Return the data as the run reads them, see `shortened`."""
+    def as_read(self, data: TaskData) -> TaskData:
+        """Check that the data are pairs or single texts, as in training; leave out the words of `data.ignore_words`."""
         if data.splits and data.is_pair != self.is_pair:
             kinds = ("single texts", "pairs of texts")
             raise DataError(
@@ -253,64 +245,52 @@ class ModelPredictor(Predictor):
         """The head of `attentune explain --fit`, if the folder has one."""
         return load_attribution_head(self.folder, self.model)
 
-    def evaluator(self, data: TaskData, *, encode: Encode = encode_rows, **training: Any) -> ModelEvaluator:
-        """Make an evaluator of these rows; `encode` tokenises rows, as `encode_rows` does."""
-        settings = self._settings(training)
-        data = self._as_read(data)
-        accelerator, precision = make_accelerator(precision=settings.precision, use_cpu=settings.use_cpu)
-        if accelerator.device.type == "cpu":
-            # The same kernels as in training, for identical scores.
-            use_own_attention(self.model)
-            if settings.fused_layers and precision == "bf16":
-                use_fused_layers(self.model)
-                keep_bf16_weights(self.model)
+    def evaluator(self, data: TaskData, *, precision: str | None = None) -> ModelEvaluator:
+        """Make an evaluator of these rows."""
+        data, config = self.as_read(data), self.model.config
+        lengths = {"max_length": config.max_seq_length, "bi_encoder": config.is_bi_encoder}
+        accelerator = self.accelerator(precision)
+        features = {name: encode_rows(rows, self.tokenizer, **lengths) for name, rows in data.splits.items()}
+        for part in features.values():
+            self.read.add(part.cut_lengths(config.max_seq_length))
         return ModelEvaluator(
-            # Not prepared by Accelerate, which would patch the model for this precision permanently; `score_rows` uses
-            # autocast instead.
-            model=self.model.to(accelerator.device),
+            model=self.model,
             accelerator=accelerator,
             splits=data.splits,
-            features=self._features(data, encode),
+            features=features,
             label_space=self.label_space,
             metrics=data.metrics,
             pad_token_id=self.tokenizer.pad_token_id,
-            batch_size=settings.per_device_eval_batch_size,
+            batch_size=self.config.training.per_device_eval_batch_size,
             rejection=self.rejection,
         )
 
-    def prepared(self, *, precision: str | None) -> Callable[[TaskData], ModelEvaluator]:
-        """Return a function from rows to their evaluator, which keeps the model as prepared for this precision."""
-        made = self.evaluator(TaskData("none", self.label_space, (), {}), precision=precision)
+    def accelerator(self, precision: str | None) -> Any:
+        """Prepare the model for a precision, and return the accelerator that runs it, which is kept."""
+        accelerator, state = self._accelerators.get(precision, (None, None))
+        # All accelerators of a process share one state, which those of other runs change.
+        if accelerator is None or state != (accelerator.mixed_precision, accelerator.device):
+            problems: list[str] = []
+            wanted = parse_section(TrainingConfig, {"precision": precision or "fp32"}, "training", problems).precision
+            if problems:
+                raise ConfigError(problems)
+            accelerator, resolved = make_accelerator(precision=wanted, use_cpu=self.config.training.use_cpu)
+            self._accelerators[precision] = accelerator, (accelerator.mixed_precision, accelerator.device)
+            if accelerator.device.type == "cpu" and self.config.training.fused_layers and resolved == "bf16":
+                use_fused_layers(self.model)
+                keep_bf16_weights(self.model)
+        # Not prepared by Accelerate, which would patch the model for this precision permanently; `score_rows` uses
+        # autocast instead.
+        if self.model.device.type != accelerator.device.type:
+            self.model.to(accelerator.device)
+        if accelerator.device.type == "cpu":
+            use_own_attention(self.model)  # the same kernels as in training, for identical scores
+        return accelerator
 
-        def evaluator(data: TaskData) -> ModelEvaluator:
-            data = self._as_read(data)
-            features = self._features(data, encode_rows)
-            return replace(
-                made,
-                splits=data.splits,
-                features=features,
-                metrics=data.metrics,
-                batch_size=None,
-                logits={},
-                vectors={},
-            )
-
-        return evaluator
-
-    def _features(self, data: TaskData, encode: Encode) -> dict[str, Features]:
-        lengths = {"max_length": self.model.config.max_seq_length, "bi_encoder": self.model.config.is_bi_encoder}
-        features = {name: encode(rows, self.tokenizer, **lengths) for name, rows in data.splits.items()}
-        for part in features.values():
-            self.read.add(part.cut_lengths(self.model.config.max_seq_length))
-        return features
-
-    def _settings(self, changes: dict[str, Any]) -> TrainingConfig:
-        problems: list[str] = []
-        changed = {"precision": "fp32"} | {key: value for key, value in changes.items() if value is not None}
-        settings = parse_section(TrainingConfig, to_dict(self.config.training) | changed, "training", problems)
-        if problems:
-            raise ConfigError(problems)
-        return settings
+    @functools.cached_property
+    def _accelerators(self) -> dict[str | None, tuple[Any, Any]]:
+        """The accelerator of each precision, with what it had of the state that all of a process share."""
+        return {}
 
     @property
     def kind(self) -> str:

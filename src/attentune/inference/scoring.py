@@ -219,13 +219,13 @@ class _OutputCollector:
         self.vectors_NF: np.ndarray | None = None
 
     def add(self, places: np.ndarray, output: Any, attributions_BTO: torch.Tensor | None = None) -> None:
-        self.logits_NC[places] = _numpy(output.logits)
+        self.logits_NC[places] = numpy_of(output.logits)
         if attributions_BTO is not None:
-            self._attributions |= self._cut(places, _numpy(attributions_BTO))
+            self._attributions |= self._cut(places, numpy_of(attributions_BTO))
         if self._with_details and output.token_scores is not None:
-            self._tokens |= self._cut(places, _numpy(output.token_scores))
+            self._tokens |= self._cut(places, numpy_of(output.token_scores))
         if self._with_details and output.layer_weights is not None:
-            self._layers |= dict(zip(places.tolist(), _numpy(output.layer_weights), strict=True))
+            self._layers |= dict(zip(places.tolist(), numpy_of(output.layer_weights), strict=True))
 
     def add_vectors(self, places: np.ndarray, vectors_BF: np.ndarray) -> None:
         if self.vectors_NF is None:
@@ -247,8 +247,9 @@ class _OutputCollector:
         )
 
 
-def _numpy(tensor: torch.Tensor) -> np.ndarray:
-    return (tensor if tensor.dtype == torch.float64 else tensor.float()).cpu().numpy()
+def numpy_of(tensor: Tensor) -> np.ndarray:
+    """Return a tensor as an array: float64 as it is, other types as float32."""
+    return (tensor if tensor.dtype == torch.float64 else tensor.float()).detach().cpu().numpy()
 
 
 @torch.inference_mode()
@@ -290,7 +291,7 @@ def score_rows(
     idle = with_vectors and not numbers and len(batches) > 0
     seen_by: contextlib.AbstractContextManager[list[Tensor]] = contextlib.nullcontext([])
     seen_by = _classifier_inputs(inner) if with_vectors else seen_by
-    with _evaluating(model), frozen_weights(model), precision, seen_by as seen:
+    with evaluating(model), frozen_weights(model), precision, seen_by as seen:
         for number in [0] if idle else numbers:
             places = batches[number]
             batch = pad_batch(
@@ -318,7 +319,7 @@ def score_rows(
                 states = [output.hidden_states[layer] for layer in attribution_head.layers]
                 collected.add(places, output, attribution_head(states))
             if seen:
-                collected.add_vectors(places, _numpy(seen.pop()))
+                collected.add_vectors(places, numpy_of(seen.pop()))
             if progress is not None:
                 progress(len(places))
     vectors_NF = collected.vectors_NF
@@ -340,7 +341,8 @@ def _classifier_inputs(model: Any) -> Iterator[list[Tensor]]:
 
 
 @contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model in evaluation mode while the block runs, and restore its mode after."""
     if not any(module.training for module in model.modules()):  # setting the modes of all modules takes longer
         yield
         return

@@ -24,7 +24,6 @@ from attentune.inference.predictions import (
     prediction_values,
 )
 from attentune.inference.predictor import Predictor, Progress
-from attentune.inference.scoring import Evaluator
 from attentune.io.files import csv_text, parse_json, sha256_of
 from attentune.io.urls import read_if_there, written_whole
 from attentune.metrics.rejection import IN_SCOPE_SCORE, REJECTED
@@ -60,9 +59,9 @@ def predictions_in_chunks(
     Rows are batched within their chunk. As logits may depend on the batch in the last digits, they agree with those of
     a single chunk within the tolerance of the precision.
     """
-    evaluator, is_first = partial(saved.evaluator, precision=precision), True
+    is_first = True
     for rows in chunks.read():
-        logits_NC, further = predicted(saved, rows, evaluator, explain, progress)
+        logits_NC, further = predicted(saved, rows, precision, explain, progress)
         kept = dict(zip(chunks.kept, rows.kept, strict=True))
         columns, kinds = prediction_columns(rows, logits_NC, saved.label_space, further, kept)
         header = csv_text([columns]) * is_first
@@ -79,7 +78,7 @@ def further_columns(saved: Predictor, *, with_explanation: bool) -> dict[str, st
 def predicted(
     saved: Predictor,
     rows: TextRows,
-    make_evaluator: Callable[[TaskData], Evaluator],
+    precision: str | None = None,
     explain: Explain | None = None,
     progress: Progress | None = None,
 ) -> tuple[np.ndarray, dict[str, Sequence[Any]]]:
@@ -90,7 +89,7 @@ def predicted(
         explained = {EXPLANATION: texts}
         if saved.rejection is None:
             return logits_NC, explained
-    evaluator = make_evaluator(TaskData("input", saved.label_space, (), {"input": rows}))
+    evaluator = saved.evaluator(TaskData("input", saved.label_space, (), {"input": rows}), precision=precision)
     logits_NC = evaluator.predict("input", progress if explain is None else None)
     return logits_NC, {**evaluator.rejection_columns("input"), **explained}
 
@@ -107,7 +106,6 @@ def write_part(
 ) -> None:
     """Predict the ranges of one part, and write its file, in the format that its ending names, whole or not at all."""
     space, more = saved.label_space, further_columns(saved, with_explanation=explain is not None)
-    evaluator = partial(saved.evaluator, precision=precision)
     kinds = {**dict.fromkeys(("id", *rows.kept), "text"), **prediction_kinds(space), **more}
     # A copied column of labels stands behind the id, as in `predictions_csv`.
     labels = [name for name in rows.kept if name in ("label", "labels")]
@@ -117,7 +115,7 @@ def write_part(
         row_writer(stream, path.rsplit(".", 1)[-1], {name: kinds[name] for name in order}) as write,
     ):
         for block in rows.read(ranges):
-            logits_NC, columns = predicted(saved, block, evaluator, explain, progress)
+            logits_NC, columns = predicted(saved, block, precision, explain, progress)
             kept = dict(zip(rows.kept, block.kept, strict=True))
             write({"id": block.ids, **kept, **columns, **prediction_values(space, logits_NC)})
 
@@ -181,25 +179,16 @@ def check_same_parts(folder: str, request: Mapping[str, Any], *, record: bool = 
             stream.write(to_json(request).encode())
         return
     try:
-        before = dict(parse_json(content.decode()))
+        before = parse_json(content.decode())
     except ValueError as error:
         raise CheckpointError(f"{place}: is not the record of parts ({error}). Name another --output_dir.") from error
-    problems = []
-    for name in dict.fromkeys((*now, *before)):
-        old, new = before.get(name), now.get(name)
-        if old == new:
-            continue
-        if name == "input":
-            gone, more = ([one for one in a if one not in b] for a, b in ((old or [], new), (new, old or [])))
-            problems.append(f"the input: now {', '.join(more[:2]) or 'less'}, before {', '.join(gone[:2]) or 'less'}")
-        elif name == "run":
-            problems.append("the run's weights or settings")
-        else:
-            problems.append(f"{name}: now {new!r}, before {old!r}")
-    if problems:
+    if not isinstance(before, dict):
+        raise CheckpointError(f"{place}: is not the record of parts, expected an object. Name another --output_dir.")
+    differing = [name for name in dict.fromkeys((*now, *before)) if before.get(name) != now.get(name)]
+    if differing:
         raise CheckpointError(
-            f"{place}: --output_dir has parts of another call, which differs in {'; '.join(problems)}. Repeat that call"
-            " to go on with it, or name another --output_dir."
+            f"{place}: --output_dir has parts of another call, which differs in {', '.join(differing)}. Repeat that"
+            " call, which this file records, to go on with it, or name another --output_dir."
         )
 
 

@@ -1,6 +1,6 @@
-"""SSA for the Trainer of transformers: the start and end of the classifier, and token labels for each epoch.
+"""SSA for the Trainer of transformers: a model, and token labels for each epoch.
 
-Start with `SSACallback`; `new_model` builds the model, `recommended_arguments` chooses the training arguments.
+Start with `SSACallback`; `new_model` builds the model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from accelerate.state import GradientState
 from accelerate.utils import GradientAccumulationPlugin
 from transformers import DataCollatorWithPadding, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from attentune.config import Config, ObjectiveConfig, TrainingConfig, load_config
+from attentune.config import Config, load_config
 from attentune.data.dataset import LabelSpace
 from attentune.data.tokenization import Features
 from attentune.errors import ConfigError, DataError
@@ -23,10 +23,6 @@ from attentune.models.saving import Tokenizer, label_space_of
 from attentune.nn.losses import NO_LABEL
 from attentune.token_labels.base import LabelGenerator, LabelSource, PredictionComparator
 from attentune.token_labels.planner import TrainingScorer, build_generator
-from attentune.training.linear_probe import ProbeRows, fit_output_scale, is_probed, start_classifier
-from attentune.training.objective import build_objective
-from attentune.training.prepare import RunSize, choose_settings, default_loss, score_scale
-from attentune.training.run_folder import RULED
 
 
 def new_model(
@@ -41,14 +37,11 @@ def new_model(
 ) -> tuple[AttentuneForSequenceClassification, Tokenizer]:
     """Build a model from a pre-trained encoder with a preset's newly initialised slots, and load its tokenizer.
 
-    The loss is that of `attentune train`: for scores from a dot product minus Pearson's correlation, whose scale
-    `ClassifierCallback` fits.
-
     Args:
         encoder: "embedded", a folder, or a name on the Hugging Face hub.
         labels: the classes in the order of their ids; None for regression.
         preset: the name of a method; `attentune list presets` lists them.
-        is_pair: whether the rows are pairs of texts.
+        is_pair: whether the rows are pairs of texts, which the tokenizer joins.
         max_length: the maximum number of tokens of a text or pair; the tokenizer truncates at it.
         seed: the seed for the initialisation of new weights.
         overrides: model settings by dotted name, such as {"model.token_gate.beta": 0.9}.
@@ -63,6 +56,11 @@ def new_model(
     settings = {**(overrides or {}), "model.name_or_path": encoder, "data.max_length": max_length}
     config = load_config(overrides=settings, preset=preset)
     _check_left_to_trainer(config)
+    if is_pair and config.model.pair_encoding == "bi-encoder":
+        raise ConfigError(
+            f"preset {preset}: is a bi-encoder, expected a model of joined texts, as transformers' Trainer has no place"
+            " for two encoded texts in a row. Use attentune.train, or another preset."
+        )
     tokenizer = load_tokenizer(config.model)
     tokenizer.model_max_length = config.data.max_length
     space = LabelSpace("regression") if labels is None else LabelSpace("classification", tuple(labels))
@@ -73,54 +71,9 @@ def new_model(
         max_length=config.data.max_length,
         is_pair=is_pair,
         seed=seed,
-        loss=default_loss(config, space.task_type, is_pair=is_pair),
+        loss=config.objective.loss,
     )
     return model, tokenizer
-
-
-# The rule's settings that have another name, or none, in TrainingArguments.
-_SHARED = tuple(name for name in RULED if name not in ("eval_strategy", "eval_steps", "save_steps"))
-
-
-def recommended_arguments(
-    model: Any, train_dataset: Any, *, output_dir: str, eval_dataset: Any = None, **arguments: Any
-) -> TrainingArguments:
-    """Return training arguments that suit the number and length of the rows and the size of the encoder.
-
-    Learning rate, epochs, batch size and how often the model is scored follow `attentune.training.prepare`; warm-up,
-    weight decay and schedule are those of `attentune train`.
-    """
-    rows = len(train_dataset)
-    if not rows or "input_ids" not in train_dataset[0]:
-        got = "no rows" if not rows else f"rows with {', '.join(train_dataset[0])}"
-        raise DataError(f"train_dataset: got {got}, expected tokenised rows with input_ids.")
-    is_table = hasattr(train_dataset, "column_names")
-    token_ids = train_dataset["input_ids"] if is_table else [row["input_ids"] for row in train_dataset]
-    config = getattr(model.config, "encoder_config", model.config)
-    size = RunSize(
-        rows=rows,
-        mean_tokens=sum(map(len, token_ids)) / rows,
-        validation_rows=0 if eval_dataset is None else len(eval_dataset),
-        layers=config.num_hidden_layers,
-        hidden_size=config.hidden_size,
-    )
-    given = {
-        name: arguments[name] for name in (*_SHARED, "max_steps", "gradient_accumulation_steps") if name in arguments
-    }
-    settled = choose_settings(TrainingConfig(**given, eval_strategy="no" if eval_dataset is None else None), size)
-    # The Trainer saves the best weights only where it scores, so both happen at the same steps.
-    when = "epoch" if settled.save_steps is None else "steps"
-    made: dict[str, Any] = {
-        **{name: getattr(settled, name) for name in _SHARED},
-        "eval_strategy": "no" if eval_dataset is None else when,
-        "save_strategy": when,
-        "weight_decay": settled.weight_decay,
-    }
-    if "warmup_steps" not in arguments:
-        made["warmup_steps"] = settled.warmup_ratio  # below 1 it is a share of all steps
-    if settled.save_steps is not None:
-        made |= {"save_steps": settled.save_steps, "eval_steps": settled.save_steps}
-    return TrainingArguments(output_dir=output_dir, **made | arguments)
 
 
 Key = tuple[bytes, float]
@@ -195,61 +148,6 @@ class SSACollator:
 
 # The generators that use each row once per epoch and need no output of the training step.
 USABLE = ("flip", "drop", "leave-one-out", "integrated-gradients", "lime")
-
-
-class ClassifierCallback(TrainerCallback):
-    """Starts and ends the classifier as `attentune train` does.
-
-    Before the first step, scores are standardised, and a cosine or dot product with a scale is fitted to the training
-    rows. After the last step, the scale of predictions is fitted if the loss (Pearson's correlation) leaves it open.
-
-    >>> trainer = Trainer(..., callbacks=[ClassifierCallback(model, tokenizer, train_dataset)])
-    """
-
-    def __init__(
-        self,
-        model: AttentuneForSequenceClassification,
-        tokenizer: Tokenizer,
-        train_dataset: Any,
-        *,
-        linear_probe: bool = False,
-    ) -> None:
-        """Read the training rows."""
-        self._model, self._is_probed = model, is_probed(model, linear_probe=linear_probe)
-        self._pad_token_id, self._space = tokenizer.pad_token_id, label_space_of(model.config)
-        self._is_regression = self._space.task_type == "regression"
-        self._features, self._gold, keys = read_rows(
-            train_dataset, special_ids=model.config.special_token_ids, is_regression=self._is_regression
-        )
-        tokens = {ids: number for number, ids in enumerate(dict.fromkeys(ids for ids, _ in keys))}
-        self._groups = np.array([tokens[ids] for ids, _ in keys])
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Set the scale of the scores, and fit the classifier unless training is resumed."""
-        config, labels = self._model.config, self._gold
-        if self._is_regression:
-            if (config.score_mean, config.score_std) == (0.0, 1.0):
-                config.score_mean, config.score_std = score_scale(labels)
-            labels = ((labels - config.score_mean) / config.score_std).astype(np.float32)
-        if self._is_probed and state.global_step == 0:
-            start_classifier(
-                self._model,
-                ProbeRows(self._features, labels, self._space, self._groups.__getitem__),
-                build_objective(ObjectiveConfig(loss=config.loss), self._space, labels),
-                pad_token_id=self._pad_token_id,
-                accelerator=_accelerator(),
-                seed=args.seed,
-            )
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Fit the scale of the predictions if the loss leaves it open."""
-        fit_output_scale(
-            self._model, self._features, self._gold, pad_token_id=self._pad_token_id, accelerator=_accelerator()
-        )
 
 
 def _accelerator() -> Accelerator:
@@ -352,6 +250,11 @@ class SSACallback(TrainerCallback):
 
 def _check_left_to_trainer(config: Config) -> None:
     """Refuse settings of what transformers' Trainer does itself: it reads the rows and adds up the loss."""
+    if config.objective.loss == "pearson":
+        raise ConfigError(
+            "objective.loss: got pearson, expected another, as transformers' Trainer does not fit the scale of the"
+            " predictions that it leaves open. Use attentune.train."
+        )
     if config.objective.debias != "none":
         raise ConfigError(
             f"objective.debias: got {config.objective.debias}, expected none, as transformers' Trainer computes the"

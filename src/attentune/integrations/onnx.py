@@ -34,14 +34,13 @@ from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.tokenization import Features, encode_rows, pad_batch
 from attentune.errors import AttentuneError, ConfigError, ExportError
 from attentune.inference.predictor import ModelPredictor, Predictor
-from attentune.integrations.hub import (
+from attentune.integrations.exports import (
     MADE_UP_NAME,
     ONNX_PAIR_USE,
     ONNX_USE,
     Say,
     check_difference,
     copy_card,
-    first_line,
     made_up_rows,
 )
 from attentune.integrations.transformers import classification_config
@@ -49,12 +48,12 @@ from attentune.io.files import check_new_folder, new_folder, storage_errors, wri
 from attentune.metrics.metrics import predictions_of, score_predictions
 from attentune.models.cpu_layers import attention_by
 from attentune.models.modeling import AttentuneForSequenceClassification
-from attentune.models.saving import quiet, save_tokenizer
+from attentune.models.saving import first_line, quiet, save_tokenizer
 from attentune.plugins import require_extra
 from attentune.results import to_json
 
-# The operator sets that PyTorch's exporter supports.
-OPSETS = range(18, 24)
+# The most validation rows that the outputs are compared on.
+_CHECKED_ROWS = 200
 # Graph and weights are one protobuf file, whose size is limited.
 _LARGEST_BYTES = 2_000_000_000
 # The names that transformers.js looks for; it takes the quantised file in browsers.
@@ -91,9 +90,7 @@ def export_run(
     run: str | Path | Predictor,
     output_dir: str | Path,
     *,
-    opset: int | None = None,
     quantize: str | None = None,
-    check_rows: int = 200,
     say: Say | None = None,
 ) -> Export:
     """Export a saved run to ONNX, and check it in onnxruntime.
@@ -101,9 +98,7 @@ def export_run(
     Args:
         run: a run folder, a checkpoint or a loaded `Predictor`.
         output_dir: a new or empty folder.
-        opset: the version of the ONNX operator set; None for the one that PyTorch recommends.
         quantize: "int8" for a second graph with int8 weights.
-        check_rows: the maximum number of validation rows to compare; synthetic texts if the rows are not available.
         say: called with a message about each step.
 
     Returns:
@@ -116,7 +111,7 @@ def export_run(
         CheckpointError: `run` holds no saved run.
     """
     target = Path(output_dir)
-    _check_settings(target, opset, quantize, check_rows)
+    _check_settings(target, quantize)
     saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("export")
     saved.check_reads_all("export")
     if saved.model.config.window is not None:
@@ -126,19 +121,15 @@ def export_run(
         )
     saved.model.to("cpu").float().eval()
     with new_folder(target) as temporary:
-        export = _Making(saved, temporary, say or (lambda text: None)).export(target, opset, quantize, check_rows)
+        export = _Making(saved, temporary, say or (lambda text: None)).export(target, quantize)
         write_text(temporary / ABOUT_FILE, to_json(_about(saved, export)))
     return export
 
 
-def _check_settings(target: Path, opset: int | None, quantize: str | None, rows: int) -> None:
+def _check_settings(target: Path, quantize: str | None) -> None:
     problems = []
     if quantize not in (None, "int8"):
         problems.append(f"--quantize: got {quantize!r}, expected int8.{did_you_mean(str(quantize), ('int8',))}")
-    if opset is not None and opset not in OPSETS:
-        problems.append(f"--opset: got {opset}, expected a number from {OPSETS[0]} to {OPSETS[-1]}.")
-    if rows < 1:
-        problems.append(f"--check_rows: got {rows}, expected a whole number above 0.")
     try:
         check_new_folder(target)
     except ConfigError as error:
@@ -154,12 +145,12 @@ class _Making:
     def __init__(self, saved: ModelPredictor, folder: Path, say: Say) -> None:
         self.saved, self.folder, self.say = saved, folder, say
 
-    def export(self, target: Path, opset: int | None, quantize: str | None, check_rows: int) -> Export:
+    def export(self, target: Path, quantize: str | None) -> Export:
         self._write_settings()
         self.say("writing the graph")
         example = self._inputs_of(made_up_rows(pairs=self.saved.is_pair).take(range(3)))
-        written = write_graph(self.saved.model, example, self.folder / GRAPH_FILE, opset=opset)
-        validation = validation_rows(self.saved, check_rows)
+        opset = write_graph(self.saved.model, example, self.folder / GRAPH_FILE)
+        validation = validation_rows(self.saved)
         rows, data = (made_up_rows(pairs=self.saved.is_pair), None) if validation is None else validation
         # Edge cases that data sets lack, such as empty or overlong texts, are compared too, but not scored.
         odd = None if validation is None else made_up_rows(pairs=self.saved.is_pair)
@@ -176,7 +167,7 @@ class _Making:
         return Export(
             folder=target,
             task_type=self.saved.label_space.task_type,
-            opset=written,
+            opset=opset,
             inputs=tuple(example),
             outputs=tuple(output_names(self.saved.model)),
             checked_on=MADE_UP_NAME if validation is None else "validation",
@@ -284,10 +275,8 @@ def output_names(model: AttentuneForSequenceClassification) -> list[str]:
     return ["logits"] if model.token_gate is None else ["logits", "token_scores"]
 
 
-def write_graph(
-    model: AttentuneForSequenceClassification, example: dict[str, Tensor], file: Path, *, opset: int | None = None
-) -> int:
-    """Write the graph and its weights into one file."""
+def write_graph(model: AttentuneForSequenceClassification, example: dict[str, Tensor], file: Path) -> int:
+    """Write the graph and its weights into one file; return the version of the ONNX operator set."""
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     if size > _LARGEST_BYTES:
         raise ExportError(
@@ -305,7 +294,6 @@ def write_graph(
                 input_names=list(example),
                 output_names=output_names(model),
                 dynamic_shapes=(tuple(dict(enumerate(axes[: tensor.ndim])) for tensor in example.values()),),
-                opset_version=opset,
                 verbose=False,
             )
         except Exception as error:  # the exporter and its libraries raise exception types of their own
@@ -319,10 +307,7 @@ def write_graph(
     assert program is not None
     with storage_errors(file):
         program.save(str(file), external_data=False)
-    written = {entry.domain: entry.version for entry in program.model_proto.opset_import}[""]
-    if opset not in (None, written):
-        raise ExportError(f"opset {opset} was asked for, but PyTorch's exporter gave {written}; leave --opset out.")
-    return written
+    return {entry.domain: entry.version for entry in program.model_proto.opset_import}[""]
 
 
 @contextlib.contextmanager
@@ -361,14 +346,14 @@ def quantize_int8(source: Path, target: Path) -> None:
         root.setLevel(level)
 
 
-def validation_rows(saved: Predictor, most: int) -> tuple[TextRows, TaskData] | None:
+def validation_rows(saved: Predictor) -> tuple[TextRows, TaskData] | None:
     """Return the first validation rows of the run and their task data."""
     try:
         data = saved.data(None, ("validation",))
     except AttentuneError:
         return None
     rows = next(iter(data.splits.values()))
-    return (rows.take(range(min(most, len(rows)))), data) if len(rows) else None
+    return (rows.take(range(min(_CHECKED_ROWS, len(rows)))), data) if len(rows) else None
 
 
 def plain_tokenizer(saved: ModelPredictor) -> PlainTokenizer:

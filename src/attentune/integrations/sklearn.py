@@ -314,9 +314,8 @@ class AttentuneAuto(_TextEstimator):
         check_consistent_length(X, y)
         space, labels_N = self._labelled(y)
         rows = self._rows(X, labels_N, sample_weight, reset=True)
-        if self.output_dir is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="attentune-")
-        folder = Path(self._temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
+        temporary = tempfile.TemporaryDirectory(prefix="attentune-")
+        folder = Path(temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
         overrides = {
             "model.name_or_path": str(self.model_name_or_path),
             "data.max_length": self.max_length,
@@ -338,6 +337,8 @@ class AttentuneAuto(_TextEstimator):
             display=AutoProgress(quiet=not self.verbose),
         )
         self.run_ = Predictor.load(folder)
+        # Only now, since it removes the folder of the previous run. A pickle of the run needs it.
+        self._temporary = temporary
         return self
 
     def _labelled(self, y: Any) -> tuple[LabelSpace, np.ndarray]:

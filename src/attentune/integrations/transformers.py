@@ -26,7 +26,7 @@ from attentune.config.parse import did_you_mean
 from attentune.data.tokenization import encode_rows, pad_batch
 from attentune.errors import ConfigError
 from attentune.inference.predictor import ModelPredictor, Predictor
-from attentune.integrations.hub import (
+from attentune.integrations.exports import (
     REMOTE_USE,
     STOCK_USE,
     Say,
@@ -155,10 +155,11 @@ def has_own_answers(config: AttentuneConfig) -> bool:
     """Return whether the pipeline of transformers would predict differently from the run.
 
     It does for decision thresholds, expected-value ordinal predictions and multi-label tasks, since it takes the most
-    probable class.
+    probable class; and for bi-encoders, since it joins the texts of a pair.
     """
     return (
-        config.thresholds is not None
+        config.is_bi_encoder
+        or config.thresholds is not None
         or config.ordinal_prediction == "expected-value"
         or config.task_type == "multi_label"
     )
@@ -167,13 +168,13 @@ def has_own_answers(config: AttentuneConfig) -> bool:
 _ROOTS = {
     "attentune.models.configuration": "configuration_attentune",
     "attentune.models.modeling": "modeling_attentune",
-    "attentune.models.pipeline_registry": "pipeline_attentune",
+    "attentune.models.pipeline": "pipeline_attentune",
 }
 AUTO_MAP = {
     "AutoConfig": "configuration_attentune.AttentuneConfig",
     "AutoModelForSequenceClassification": "modeling_attentune.AttentuneForSequenceClassification",
 }
-# For runs that do not predict the most probable class: transformers then uses this pipeline for the task.
+# For runs that predict differently: transformers then uses this pipeline for the task.
 PIPELINES = {
     "text-classification": {
         "impl": "pipeline_attentune.AttentunePipeline",
@@ -182,8 +183,8 @@ PIPELINES = {
     }
 }
 _IMPORT = re.compile(r"^(\s*)from (attentune(?:\.\w+)+) import ", re.MULTILINE)
-# Without Attentune, `auto_map` takes the place of the registration.
-_REGISTERING = re.compile(r"^Auto\w+\.register\(.*\)\n", re.MULTILINE)
+# Without Attentune, `auto_map` and `custom_pipelines` take the place of the registration.
+_REGISTERING = re.compile(r"^(?:Auto\w+\.register\(|PIPELINE_REGISTRY\.).*\n", re.MULTILINE)
 _HEADER = f"# From Attentune {__version__}, Apache License 2.0. Written by `attentune export --format transformers`.\n"
 
 

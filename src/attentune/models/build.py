@@ -39,7 +39,6 @@ from attentune.models.saving import (
     is_pooler_weight,
     loading,
     model_type,
-    pair_separators,
     pooler_dense,
     prepare_tokenizer,
     problem_in,
@@ -48,8 +47,7 @@ from attentune.models.saving import (
     special_token_ids,
 )
 from attentune.models.slots import merge_adapters
-from attentune.nn.classifiers import ScaledOutput, projection_weights
-from attentune.nn.heads import attention_matrices, unused_matrices
+from attentune.nn.classifiers import ScaledOutput
 from attentune.nn.layer_mix import minimum_layers
 from attentune.seeding import seed_global
 
@@ -66,13 +64,10 @@ class Count:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """The parameters of a model; matrices are what table 2 of task-specific attention (Jia 2024) counts."""
+    """The parameters of a model."""
 
     parts: dict[str, Count]  # by encoder and slot
     total: Count  # of the whole model
-    attention_matrices: int  # weights in the matrices of the head's attention blocks
-    unused_matrices: int  # of these, what the poster counts but no model of ours has, as its program never applies it
-    projection_matrix: int  # weights of the projection before a dot product, without its bias
 
 
 def count_parameters(model: AttentuneForSequenceClassification) -> ParameterCounts:
@@ -83,13 +78,7 @@ def count_parameters(model: AttentuneForSequenceClassification) -> ParameterCoun
         own = [(size, is_trained) for part, size, is_trained in sizes if part in parts]
         return Count(sum(size for size, _ in own), sum(size for size, is_trained in own if is_trained))
 
-    return ParameterCounts(
-        parts={part: count(part) for part in PARTS},
-        total=count(*PARTS),
-        attention_matrices=attention_matrices(model.head),
-        unused_matrices=unused_matrices(model.head),
-        projection_matrix=projection_weights(model.classifier),
-    )
+    return ParameterCounts(parts={part: count(part) for part in PARTS}, total=count(*PARTS))
 
 
 # Weight and bias of what computes the scores.
@@ -373,7 +362,6 @@ def row_options(label_space: LabelSpace, tokenizer: Tokenizer, *, max_length: in
         "special_token_ids": special_token_ids(tokenizer),
         "max_seq_length": max_length,
         "is_pair": is_pair,
-        "pair_separators": pair_separators(tokenizer),
     }
     if label_space.task_type == "regression":
         return options | {"num_labels": 1, "problem_type": "regression"}

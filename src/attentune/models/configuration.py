@@ -38,8 +38,6 @@ class AttentuneConfig(PreTrainedConfig):
         window_stride: tokens that consecutive windows share.
         is_pair: whether it was trained on pairs of texts.
         pair_encoding: "cross-encoder" (both texts in one row) or "bi-encoder" (each encoded separately).
-        pair_separators: number of special tokens that its tokenizer puts between two texts in one row; None if not
-            known.
         loss: the training loss, a key of `nn.losses.LOSSES` or "auto"; the classifier's outputs depend on it.
         focal_gamma: gamma of the focal loss.
         ordinal_prediction: how an ordered class is predicted, "argmax" or "expected-value".
@@ -76,7 +74,6 @@ class AttentuneConfig(PreTrainedConfig):
         window_stride: int = 0,
         is_pair: bool = False,
         pair_encoding: str = "cross-encoder",
-        pair_separators: int | None = None,
         loss: str = "auto",
         focal_gamma: float = 2.0,
         ordinal_prediction: str = "argmax",
@@ -102,7 +99,6 @@ class AttentuneConfig(PreTrainedConfig):
         self.window_stride = window_stride
         self.is_pair = is_pair
         self.pair_encoding = pair_encoding
-        self.pair_separators = pair_separators
         self.loss = loss
         self.focal_gamma = focal_gamma
         self.ordinal_prediction = ordinal_prediction
@@ -146,7 +142,6 @@ def check_values(config: AttentuneConfig) -> None:
         "max_seq_length": type(config.max_seq_length) is not int or not 4 <= config.max_seq_length <= 1 << 20,
         "is_pair": type(config.is_pair) is not bool,
         "pair_encoding": config.pair_encoding not in ("cross-encoder", "bi-encoder"),
-        "pair_separators": not (config.pair_separators is None or _are_ids([config.pair_separators])),
         "loss": config.loss not in ("auto", *LOSSES) and not is_plugin(config.loss),
         "ordinal_prediction": config.ordinal_prediction not in ("argmax", "expected-value"),
         "calibration_temperature": not _is_positive(config.calibration_temperature),

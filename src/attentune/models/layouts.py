@@ -89,39 +89,6 @@ def _longest(lengths_N1: Tensor, length: int) -> int:
     return longest  # type: ignore[return-value]
 
 
-def split_pair_rows(
-    ids_BT: Tensor, mask_BT: Tensor, *, special_ids: Tensor, separators: int | None, max_length: int
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Convert rows in which a tokenizer has joined two texts to a bi-encoder's; None if a row has another form.
-
-    Returns token ids and mask, with padding on the right, and the positions at which second texts begin.
-    """
-    if not separators:
-        return None
-    special = set(special_ids.tolist())
-    pairs: list[tuple[list[int], list[int]]] = []
-    for row_T, is_read_T in zip(ids_BT, mask_BT, strict=True):
-        ids = row_T[is_read_T].tolist()
-        inner = ids[1:-1]
-        places = [place for place, token in enumerate(inner) if token in special]
-        if len(ids) < 2 + separators or not {ids[0], ids[-1]} <= special or ids[0] == ids[-1]:
-            return None
-        # No special token but the separators, and these adjacent.
-        if len(places) != separators or any(inner[place] != ids[-1] for place in places):
-            return None
-        if places[-1] - places[0] != separators - 1:
-            return None
-        texts = inner[: places[0]], inner[places[-1] + 1 :]
-        first, second = ([ids[0], *text[: max_length - 2], ids[-1]] for text in texts)
-        pairs.append((first, second))
-    rows = [torch.tensor(first + second) for first, second in pairs]
-    lengths_B1 = torch.tensor([len(row) for row in rows])[:, None]
-    joined_BT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    read_BT = torch.arange(joined_BT.shape[1])[None] < lengths_B1
-    starts_B = torch.tensor([len(first) for first, _ in pairs])
-    return joined_BT.to(ids_BT), read_BT.to(ids_BT.device), starts_B.to(ids_BT.device)
-
-
 @dataclass(frozen=True)
 class Windows:
     """Maps between the B rows of T tokens of a batch and their N windows of U tokens."""

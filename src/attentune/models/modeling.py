@@ -10,18 +10,12 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.utils import ModelOutput
 
 from attentune.models.configuration import AttentuneConfig
-from attentune.models.layouts import (
-    TwoTexts,
-    Windows,
-    find_texts,
-    find_windows,
-    mean_over_pair,
-    split_pair_rows,
-    to_rows,
-)
+from attentune.models.layouts import TwoTexts, Windows, find_texts, find_windows, mean_over_pair, to_rows
+from attentune.models.pipeline import AttentunePipeline
 from attentune.models.slots import (
     blur_slot,
     classifier_slot,
@@ -161,8 +155,7 @@ class AttentuneForSequenceClassification(PreTrainedModel):
             return_dict: ignored; kept for transformers' interface. The output is always an `AttentuneOutput`.
             encoded_BTD: a precomputed `encode(...).last_hidden_state` of this batch; the encoder is then not called.
             second_start: (B,) the position at which the second text begins in its row, with its special tokens; for a
-                bi-encoder only. If it is missing, rows in which the tokenizer has joined two texts are split first, and
-                per-token outputs then refer to the split rows.
+                bi-encoder only.
             token_targets: (B, T) token labels from 0 to 1, negative where there is none; adds the token loss to `loss`.
             **kwargs: ignored.
 
@@ -172,10 +165,6 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        if second_start is None and encoded_BTD is None and self.config.is_bi_encoder:
-            input_ids, attention_mask, token_type_ids, second_start = self._split_joined_rows(
-                input_ids, attention_mask, token_type_ids
-            )
         texts = self._texts_of(attention_mask.bool(), second_start)
         # What is read: the rows, or of rows that hold two texts, these.
         read_ids = input_ids if texts is None else texts.texts(input_ids)
@@ -222,27 +211,13 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         encoded = self._encode(input_ids, attention_mask, token_type_ids, texts, output_hidden_states)
         return encoded if texts is None else BaseModelOutput(texts.rows(encoded.last_hidden_state))
 
-    def _split_joined_rows(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Split rows of joined pairs for a bi-encoder and find where second texts begin; unchanged if impossible."""
-        form = {"separators": self.config.pair_separators, "max_length": self.config.max_seq_length}
-        rows = split_pair_rows(input_ids, attention_mask.bool(), special_ids=self.special_ids, **form)
-        if rows is None:
-            return input_ids, attention_mask, token_type_ids, None
-        ids_BT, mask_BT, second_start_B = rows
-        # Each text is encoded alone, so all tokens are of the first segment.
-        types = None if token_type_ids is None else torch.zeros_like(ids_BT)
-        return ids_BT, mask_BT.to(attention_mask), types, second_start_B
-
     def _texts_of(self, mask_BT: Tensor, second_start: Tensor | None) -> TwoTexts | None:
         """Locate the two texts of each row for a bi-encoder; None for other models."""
         if (second_start is not None) != self.config.is_bi_encoder:
             got, kind = ("no", "a bi-encoder") if second_start is None else ("a", "not a bi-encoder")
             raise ValueError(
                 f"got {got} second_start, but this model is {kind}. Encode texts with attentune.predict(run, texts,"
-                " pairs), or with encode_rows(..., bi_encoder=...) and pad_batch. (In rows from its tokenizer, such as"
-                " pairs in a pipeline, the second text is located automatically if each row holds two texts.)"
+                " pairs), with transformers' pipeline, or with encode_rows(..., bi_encoder=...) and pad_batch."
             )
         return None if second_start is None else find_texts(mask_BT, second_start)
 
@@ -348,3 +323,4 @@ def align_weights(model: nn.Module) -> None:
 
 
 AutoModelForSequenceClassification.register(AttentuneConfig, AttentuneForSequenceClassification, exist_ok=True)
+PIPELINE_REGISTRY.supported_tasks["text-classification"]["impl"] = AttentunePipeline

@@ -104,7 +104,7 @@ def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, 
     """
     with quiet():
         model.save_pretrained(folder)
-    save_tokenizer(tokenizer, folder, longest=_longest_row(model.config, tokenizer))
+    save_tokenizer(tokenizer, folder, longest=model.config.max_seq_length)
     # safetensors creates files that only their owner can read; use the permissions of the other files.
     (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
 
@@ -122,14 +122,6 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, longest: int) -> None:
         "split_special_tokens": True,
     }
     write_text(file, json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
-
-
-def _longest_row(config: AttentuneConfig, tokenizer: Tokenizer) -> int:
-    """Return the maximum length of a row in tokens; for a bi-encoder that of two texts of maximum length."""
-    if not config.is_bi_encoder:
-        return config.max_seq_length
-    content = config.max_seq_length - tokenizer.num_special_tokens_to_add(pair=False)
-    return 2 * content + tokenizer.num_special_tokens_to_add(pair=True)
 
 
 def label_space_of(config: AttentuneConfig) -> LabelSpace:
@@ -228,16 +220,6 @@ def special_token_ids(tokenizer: Tokenizer) -> list[int]:
     kinds = ("cls", "sep", "bos", "eos", "pad")
     ids = {getattr(tokenizer, f"{kind}_token_id", None) for kind in kinds}
     return sorted(int(i) for i in ids - {None, tokenizer.mask_token_id, tokenizer.unk_token_id} if i is not None)
-
-
-def pair_separators(tokenizer: Tokenizer) -> int | None:
-    """Return the number of special tokens between the two texts of a row; None unless a text has one at each end.
-
-    One in BERT's rows, [CLS] a [SEP] b [SEP], two in RoBERTa's, <s> a </s></s> b </s>.
-    """
-    if tokenizer.num_special_tokens_to_add(pair=False) != 2:
-        return None
-    return tokenizer.num_special_tokens_to_add(pair=True) - 2
 
 
 def check_is_encoder(name: str, config: PreTrainedConfig, tokenizer: Tokenizer) -> None:

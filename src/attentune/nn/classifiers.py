@@ -219,9 +219,3 @@ def build_classifier(
     if combine in ("concat", "concat-cosine"):
         return Concatenation(hidden_size=hidden_size, outputs=outputs, with_cosine=combine == "concat-cosine")
     raise ValueError(f"combine: got {combine!r}, expected one of {', '.join(COMBINATIONS)}")
-
-
-def projection_weights(module: nn.Module) -> int:
-    """Count the weights of the dot product's projection, without biases, as the poster's table 2 does."""
-    products = (part for part in module.modules() if isinstance(part, (DotProduct, ScaledDotProduct)))
-    return sum(part.projection.weight.numel() for part in products)

@@ -95,7 +95,7 @@ def attend(
 
 
 class Attention(nn.Module):
-    """Multi-head attention with query, key, value and output projections.
+    """Multi-head attention with query, key, value and output projections; by itself a bare block of cross-attention.
 
     The key projection has no bias: it would add the same to all scores of a query, which the softmax cancels.
     """
@@ -122,21 +122,6 @@ class Attention(nn.Module):
         return self.output(mixed_NQD)
 
 
-class CrossAttentionBlock(nn.Module):
-    """Cross-attention only, without residual connection or normalisation.
-
-    Source: task-specific attention (Jia 2024), as its program computes it.
-    """
-
-    def __init__(self, options: HeadOptions) -> None:
-        super().__init__()
-        self.attention = Attention(options)
-
-    def forward(self, query_NQD: Tensor, own_NTD: Tensor, mask_NT: Tensor) -> Tensor:
-        """Attend from queries to a text's tokens; returns (N, Q, D), a weighted mean of their values."""
-        return self.attention(query_NQD, own_NTD, mask_NT)
-
-
 class TransformerBlock(nn.Module):
     """Attention, add & norm, feed-forward, add & norm: BERT's layer."""
 
@@ -160,31 +145,6 @@ class TransformerBlock(nn.Module):
         hidden_NQD = self.attention_norm(own_NTD[:, : query_NQD.shape[1]] + self.dropout(mixed_NQD))
         changed_NQD = self.outer(self.activation(self.inner(hidden_NQD)))
         return self.output_norm(hidden_NQD + self.dropout(changed_NQD))
-
-
-def attention_matrices(module: nn.Module) -> int:
-    """Count the weights in the attention matrices of all blocks inside a module, as the poster's table 2 does.
-
-    Four matrices per block of self-attention, five per block of cross-attention, of which a bare block does not use the
-    fifth; no biases, normalisations or feed-forward networks.
-    """
-    count = 0
-    for block in module.modules():
-        if isinstance(block, (CrossAttentionBlock, TransformerBlock)):
-            attention = block.attention
-            dense = block.dense if isinstance(block, TransformerBlock) else None
-            linears = (attention.query, attention.key, attention.value, attention.output, dense)
-            count += sum(linear.weight.numel() for linear in linears if linear is not None)
-    return count + unused_matrices(module)
-
-
-def unused_matrices(module: nn.Module) -> int:
-    """Count the weights that the poster counts and these bare blocks do not have.
-
-    They are those of the dense layer that the poster's program creates for a bare block and never applies.
-    """
-    bare = (block for block in module.modules() if isinstance(block, CrossAttentionBlock))
-    return sum(block.attention.output.weight.numel() for block in bare)
 
 
 class Pooler(nn.Module):
@@ -273,7 +233,7 @@ class CrossAttentionHead(nn.Module):
         if options.layers < 1 and not options.bare:
             raise ValueError("layers: got 0 without bare, expected at least one block for cross-attention")
         full = [TransformerBlock(options, with_dense=True) for _ in range(options.layers)]
-        self.blocks = nn.ModuleList([*full, *(CrossAttentionBlock(options) for _ in range(options.bare))])
+        self.blocks = nn.ModuleList([*full, *(Attention(options) for _ in range(options.bare))])
 
     def forward(self, hidden_NTD: Tensor, mask_NT: Tensor, ordinary_NT: Tensor) -> Tensor:
         """Pool N / 2 pairs, all first texts before all second texts, to (N, D)."""

@@ -127,29 +127,12 @@ class LayerMix(nn.Module):
             shares_L = None if self.layer_weights is None else self.layer_weights.float().softmax(dim=0)
             return self._combine(layers if shares_L is None else _Scaled(layers, shares_L[None]), mask_BT, None), None
         weights_BL = self.excitation(layers, mask_BT)
-        return self._rescaled(layers, mask_BT, weights_BL), weights_BL
+        return self.rescaled(layers, mask_BT, weights_BL), weights_BL
 
-    def _rescaled(self, layers: Sequence[Tensor], mask_BT: Tensor, weights_BL: Tensor) -> Tensor:
+    def rescaled(self, layers: Sequence[Tensor], mask_BT: Tensor, weights_BL: Tensor) -> Tensor:
+        """Combine the layers, rescaled by a given excitation."""
         factors_BL = self.factor_of_excitation * weights_BL
         return self._combine(_Scaled(layers, factors_BL), mask_BT, factors_BL.sum(dim=1))
-
-    def reached_layers(self) -> tuple[int, ...]:
-        """Return the numbers, from 1, of the layers whose excitation reaches the output and hence trains.
-
-        Found by the gradients of the excitation on random layers, which holds for combinations of other packages too.
-        """
-        if self.excitation is None:
-            return ()
-        count, generator = self.excitation.excite.out_features, torch.Generator().manual_seed(0)
-        parameter = next(self.parameters())
-        size = self.hidden_size
-        layers = [torch.randn(1, 2, size, generator=generator).to(parameter) for _ in range(count)]
-        weights_BL = torch.full((1, count), 0.5, device=parameter.device, requires_grad=True)
-        with torch.enable_grad():
-            mixed_BTD = self._rescaled(layers, torch.ones(1, 2, dtype=torch.bool, device=parameter.device), weights_BL)
-            (gradient_BL,) = torch.autograd.grad(mixed_BTD.float().square().sum(), weights_BL, allow_unused=True)
-        values = [] if gradient_BL is None else gradient_BL[0].tolist()
-        return tuple(number for number, value in enumerate(values, start=1) if value != 0.0)
 
     def _combine(self, layers: Sequence[Tensor], mask_BT: Tensor, total_B: Tensor | None) -> Tensor:
         if self.combination is not None:

@@ -66,20 +66,6 @@ def squared_error_rows(logits_BC: Tensor, scores_B: Tensor) -> RowLosses:
     return _rows(loss_B)
 
 
-def binary_cross_entropy_rows(
-    logits_B2: Tensor, labels_B: Tensor, *, class_weights_C: Tensor | None = None, label_smoothing: float = 0.0
-) -> RowLosses:
-    """Compute the binary cross-entropy of logit 1 minus logit 0 in float32.
-
-    For two classes it equals `cross_entropy_rows`.
-    """
-    difference_B = logits_B2[:, 1].float() - logits_B2[:, 0].float()
-    target_B = labels_B.float() * (1.0 - label_smoothing) + label_smoothing / 2
-    low, high = (1.0, 1.0) if class_weights_C is None else class_weights_C.float()
-    loss_B = -(high * target_B * F.logsigmoid(difference_B) + low * (1.0 - target_B) * F.logsigmoid(-difference_B))
-    return _rows(loss_B, labels_B, class_weights_C)
-
-
 def focal_rows(
     logits_BC: Tensor,
     labels_B: Tensor,
@@ -181,7 +167,7 @@ def corn_rows(logits_BC: Tensor, labels_B: Tensor) -> RowLosses:
 # The task types that each loss applies to; "auto" is the first loss that applies.
 LOSSES: dict[str, tuple[str, ...]] = {
     "cross-entropy": ("classification", "ordinal"),
-    "binary-cross-entropy": ("classification", "ordinal", "multi_label"),
+    "binary-cross-entropy": ("multi_label",),
     "focal": ("classification", "ordinal", "multi_label"),
     "mse": ("regression",),
     "pearson": ("regression",),
@@ -231,8 +217,8 @@ def row_losses(
         return label_set_rows(logits_BC, labels_B, gamma=focal_gamma if kind == "focal" else 0.0, **options)
     if kind == "focal":
         return focal_rows(logits_BC, labels_B, gamma=focal_gamma, **options)
-    functions = {"binary-cross-entropy": binary_cross_entropy_rows, "softmax-cross-entropy": softmax_cross_entropy_rows}
-    return functions.get(kind, cross_entropy_rows)(logits_BC, labels_B, **options)
+    function = softmax_cross_entropy_rows if kind == "softmax-cross-entropy" else cross_entropy_rows
+    return function(logits_BC, labels_B, **options)
 
 
 # The token label of an unlabelled token.

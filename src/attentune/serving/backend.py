@@ -90,7 +90,6 @@ class RunBackend:
 
     def __init__(self, saved: Predictor, *, name: str, precision: str | None = None) -> None:
         self._saved, self._name = saved, name
-        self._evaluator = saved.prepared(precision=precision)
         self._precision = precision
         self._id, self._version = _identity(saved)
         self.is_pair = saved.is_pair
@@ -120,7 +119,8 @@ class RunBackend:
         """Predict rows, with six digits as in the files of `attentune predict`."""
         space = self._saved.label_space
         data = TaskData("input", space, (), {"input": self._rows(rows)})
-        return [_rounded(answer) for answer in predictions_of_input(self._evaluator(data))]
+        evaluator = self._saved.evaluator(data, precision=self._precision)
+        return [_rounded(answer) for answer in predictions_of_input(evaluator)]
 
     def explain(self, row: Row, options: ExplainOptions, stop: threading.Event) -> dict[str, Any]:
         """Explain the prediction of a row."""
@@ -181,7 +181,7 @@ class RunBackend:
     def score(self, rows: TextRows, *, words: bool) -> tuple[np.ndarray, dict[str, Any]]:
         """Compute the (N, C) logits of rows and further columns, such as, if asked for, the scores of words."""
         explain = functools.partial(predict_explained, self._saved, precision=self._precision) if words else None
-        return predicted(self._saved, rows, self._evaluator, explain)
+        return predicted(self._saved, rows, self._precision, explain)
 
     def file_answer(self, rows: TextRows, scored: Sequence[tuple[np.ndarray, dict[str, Any]]]) -> dict[str, Any]:
         """Return the predictions of a file as CSV, its first lines with their texts, and the rows that are wrong."""

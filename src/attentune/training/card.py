@@ -85,7 +85,7 @@ HOME = "https://attentune.readthedocs.io"
 _RESAMPLES = 500
 _MOST_FINDINGS = 20
 _PACKAGES = ("attentune", "torch", "transformers")
-# What the card of an export replaces: `integrations.hub`.
+# What the card of an export replaces: `integrations.exports`.
 USE_HEADING = "## How to use"
 NEEDS_ATTENTUNE = "It needs Attentune to be installed; transformers alone cannot load it."
 # The hub's names of metrics, where they differ.

@@ -176,12 +176,9 @@ def _check_loss(loss: str, label_space: LabelSpace) -> None:
             f"objective.loss: got {loss!r}, which does not fit {kind}; expected auto or one of {fitting}{hint}."
         )
     count = label_space.num_labels
-    if label_space.is_multilabel:
-        return
-    if (loss == "binary-cross-entropy" and count != 2) or (loss == "corn" and count < 2):
-        wanted = "at least two" if loss == "corn" else "two"
+    if loss == "corn" and count < 2:
         raise ConfigError(
-            f"objective.loss: {loss} needs {wanted} classes, but this task has {count}"
+            f"objective.loss: corn needs at least two classes, but this task has {count}"
             f" ({', '.join(label_space.names)}). Use cross-entropy."
         )
 

@@ -1,4 +1,4 @@
-"""What all exports share: the check in a process without Attentune, the model card, and the upload to the hub.
+"""What all exports share: the check in a process without Attentune, and the model card.
 
 Every export has the same steps: write a folder, load it with the other library, compare what that computes with the
 run, and leave nothing behind if it differs. An exported folder has weights, settings, tokenizer and card, and no row of
@@ -16,15 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi, get_token
-from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import load_file
 
-from attentune import __version__
 from attentune.data.dataset import TextRows
-from attentune.errors import ConfigError, ExportError
+from attentune.errors import ExportError
 from attentune.io.files import write_text
 from attentune.training.card import CARD_FILE, HOME, NEEDS_ATTENTUNE, USE_HEADING
 
@@ -138,52 +133,3 @@ def copy_card(run: Path, folder: Path, use: str, *, pair: bool, library: str = "
     card = re.sub(r"^library_name: attentune$", f"library_name: {library}", card, count=1, flags=re.MULTILINE)
     section = re.compile(rf"^{re.escape(USE_HEADING)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
     write_text(folder / CARD_FILE, section.sub(lambda _: f"{USE_HEADING}\n\n{use}\n\n", card, count=1))
-
-
-def check_push(name: str) -> None:
-    """Check what an upload needs, without a request; call it before the work of an export."""
-    problems = []
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        problems.append(
-            f"--push_to_hub: got {name!r}, expected the name of a repository: NAME/REPO, of letters, digits, '-', '_'"
-            " and '.', such as me/reviews."
-        )
-    if HF_HUB_OFFLINE:
-        problems.append("--push_to_hub: HF_HUB_OFFLINE is set, so that the hub is not contacted; unset it to upload.")
-    if get_token() is None:
-        problems.append(
-            "--push_to_hub: found no token of the hub, expected one with the right to write. Log in with: hf auth login"
-            f" (or set HF_TOKEN); tokens are made at {ENDPOINT}/settings/tokens."
-        )
-    if problems:
-        raise ConfigError(problems)
-
-
-def push_folder(folder: Path, name: str, *, private: bool | None = None) -> tuple[str, tuple[str, ...]]:
-    """Upload all files of a folder as one commit, into a repository that is created if there is none."""
-    check_push(name)
-    files = tuple(sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()))
-    api = HfApi(library_name="attentune", library_version=__version__)
-    message = f"Upload a model with Attentune {__version__}"
-    try:
-        repository = api.create_repo(name, private=private, exist_ok=True)
-        api.upload_folder(repo_id=repository.repo_id, folder_path=folder, commit_message=message)
-    except Exception as error:  # the HTTP client has exception types of its own, and differs between versions
-        status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
-        cure = {
-            None: "Check the network, and the YAML at the top of README.md, and try again.",
-            401: "The token is invalid or expired: log in again with hf auth login.",
-            403: "The token needs the right to write to this name: make such a token, or use a name of your own.",
-        }.get(status, "Try again later.")
-        told = f"{ENDPOINT} refused {name} with status {status}"
-        told = told if status else f"{name} could not be uploaded to {ENDPOINT}"
-        raise ExportError(f"--push_to_hub: {told}: {first_line(error)} {cure} Nothing was committed.") from error
-    return str(repository), files
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message as a sentence."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return f"{lines[0].rstrip('.:')}."

@@ -1,14 +1,10 @@
-"""Makes `pipeline("text-classification")` use our pipeline for our models, and the previous one for all others.
+"""The pipeline for `pipeline("text-classification")`, which `modeling` registers with transformers."""
 
-Not in `pipeline.py`, which is copied into exported folders, where an import must not change transformers.
-"""
-
-import importlib
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import TextClassificationPipeline
-from transformers.pipelines import PIPELINE_REGISTRY
 
 from attentune.models.configuration import AttentuneConfig
 from attentune.stats.verdict import class_probabilities, predict_labels
@@ -18,13 +14,32 @@ class AttentunePipeline(TextClassificationPipeline):
     """Predicts as `attentune predict` does, with decision thresholds and expected values.
 
     Predicted labels come first, then all others by score. For multi-label runs each entry says whether it is
-    `predicted`. Scores are those of transformers' pipeline.
+    `predicted`. Scores are those of transformers' pipeline, which also answers for other models. For a bi-encoder the
+    texts of a pair are encoded separately.
     """
+
+    def preprocess(self, inputs: Any, **tokenizer_kwargs: Any) -> Any:
+        config = self.model.config
+        if config.model_type != AttentuneConfig.model_type or not config.is_bi_encoder:
+            return super().preprocess(inputs, **tokenizer_kwargs)
+        if not isinstance(inputs, dict) or {"text", "text_pair"} - inputs.keys():
+            raise ValueError(
+                f"got {str(inputs)[:80]!r}, but this model compares two texts, expected a mapping:"
+                ' {"text": "A first text.", "text_pair": "A second one."}'
+            )
+        first, second = (
+            self.tokenizer(inputs[name], truncation=True, max_length=config.max_seq_length)
+            for name in ("text", "text_pair")
+        )
+        joined = {name: torch.tensor([[*first[name], *second[name]]]) for name in first}
+        return {**joined, "second_start": torch.tensor([len(first["input_ids"])])}
 
     def postprocess(
         self, model_outputs: Any, function_to_apply: Any = None, top_k: int | None = 1, _legacy: bool = True
     ) -> Any:
         config = self.model.config
+        if config.model_type != AttentuneConfig.model_type:
+            return super().postprocess(model_outputs, function_to_apply, top_k, _legacy)
         if config.task_type == "regression":
             result = super().postprocess(model_outputs, function_to_apply, top_k, _legacy)
             if function_to_apply is None:  # transformers rounds to float32
@@ -50,31 +65,3 @@ class AttentunePipeline(TextClassificationPipeline):
         )[0]
         places = np.flatnonzero(predicted) if several else [predicted]
         return {config.id2label[int(place)] for place in places}
-
-
-_ENTRY: dict[str, Any] = PIPELINE_REGISTRY.supported_tasks["text-classification"]
-# A class, or in newer versions of transformers its import path.
-PREVIOUS: Any = _ENTRY["impl"]
-
-
-class RegisteredPipeline(AttentunePipeline):
-    """Our pipeline for our models; for any other model an instance of the class registered before."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        model = kwargs.get("model", args[0] if args else None)
-        # Without a model the instance is being copied.
-        if model is None or getattr(model.config, "model_type", None) == AttentuneConfig.model_type:
-            return super().__new__(cls)
-        # Not an instance of this class, so Python does not call __init__ again.
-        return resolve_class(PREVIOUS)(*args, **kwargs)
-
-
-def resolve_class(impl: Any) -> Any:
-    """Import a class given by its path; return a class as it is."""
-    if not isinstance(impl, str):
-        return impl
-    module, name = impl.rsplit(".", 1)
-    return getattr(importlib.import_module(module), name)
-
-
-_ENTRY["impl"] = RegisteredPipeline
