@@ -33,7 +33,6 @@ SEE = {
     "objective.loss": "training.md#losses",
     "objective.debias": "training.md#shortcuts-that-a-weak-model-finds",
     "labels.generator": "ssa.md#token-labels",
-    "labels.reuse_predictions": "ssa.md#cost",
     "training.multi_task": "training.md#several-tasks",
     "training.learning_rate": "training.md#default-settings",
     "training.linear_probe": "training.md#a-linear-probe-first",

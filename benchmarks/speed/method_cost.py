@@ -40,7 +40,6 @@ STUDIES: dict[str, dict[str, tuple[Settings, float | None]]] = {
         "bert": ({"preset": "bert"}, None),
         "flip": ({"preset": "ssa-co"}, 1.25),
         "released": ({"preset": "ssa-co-released", "labels.aug_ratio_each": 1}, 1.35),
-        "gradient": ({"preset": "ssa-co", "labels.generator": "gradient"}, 1.05),
     },
     "sesame": {
         "bert": ({"preset": "bert"}, None),

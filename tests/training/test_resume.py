@@ -15,7 +15,8 @@ from safetensors.numpy import load_file
 import attentune.training.card as card_module
 import attentune.training.checkpoint as checkpoint_module
 from attentune.config import load_config
-from attentune.token_labels.planner import EpochPlanner, TrainingScorer
+from attentune.token_labels.base import TrainingScorer
+from attentune.token_labels.planner import EpochPlanner
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
 from attentune.training.run import train
@@ -68,11 +69,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "probe": RATES | {"training__linear_probe": True, "training__l2_sp": 30.0},
     "pearson": RATES | {"data__task_type": "regression", "objective__loss": "pearson"},
     "corn": RATES | ORDERED | {"objective__ordinal_prediction": "expected-value"},
-    "flip": FLIP | {"labels__reuse_predictions": True},
-    "released": LABELS | RELEASED | {"labels__generator": "released", "labels__reuse_predictions": True},
-    "gradient": LABELS | {"labels__generator": "gradient"},
+    "flip": FLIP,
+    "released": LABELS | RELEASED | {"labels__generator": "released"},
 }
-LABELLERS = ("flip", "released", "gradient")
+LABELLERS = ("flip", "released")
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ STEPS = {
     "masked rows": (1, 2, 8, 14),
     **dict.fromkeys(("own rate", "frozen and kept", "frozen in each step", "frozen with a gate"), (1, 4, 8)),
     **dict.fromkeys(("pearson", "corn", "adapters", "probe"), (1, 4, 8)),
-    **{"flip": (5, 10, 12, 13, 17), "released": (5, 10, 13), "gradient": (5, 10, 12, 13)},
+    **{"flip": (5, 10, 12, 13, 17), "released": (5, 10, 13)},
 }
 KILLS = [
     ("masked rows", 5),

@@ -122,11 +122,6 @@ def _frozen(config: Config) -> Iterator[str]:
         return
     if config.training.encoder_learning_rate is not None:
         yield "training.encoder_learning_rate and training.freeze_encoder: choose one; a frozen encoder does not learn."
-    if config.labels.generator == "gradient":
-        yield (
-            "labels.generator: gradient needs the backward pass through the encoder, which training.freeze_encoder"
-            " leaves out; take another generator, or do not freeze."
-        )
 
 
 def _lora(config: Config) -> Iterator[str]:
@@ -139,11 +134,6 @@ def _lora(config: Config) -> Iterator[str]:
         yield "training.lora_rank and training.freeze_encoder: choose one; adapters train in the encoder."
     if training.multi_task:
         yield "training.lora_rank: works with one model; leave it out with training.multi_task."
-    if config.labels.generator == "gradient":
-        yield (
-            "labels.generator: gradient needs the gradients of the word embeddings, which stay as they are with"
-            " training.lora_rank; take another generator, or leave the adapters out."
-        )
 
 
 def _calibration(config: Config) -> Iterator[str]:

@@ -205,7 +205,7 @@ def epochs(task: TaskTrainer) -> Generator[bool]:
     if task.begin():
         task.evaluate()
         yield True
-    with task.planner.generator.on_train(), contextlib.suppress(PlanCancelled):
+    with contextlib.suppress(PlanCancelled):
         while not task.is_finished and not task.stop.requested:
             plan = task.plan_epoch()
             steps = task.batches(plan)
@@ -247,8 +247,6 @@ def forward_backward(
     sums_3 = task.objective.sums(output, *targets) * batch.share
     # Processes average their gradients; the factor turns that into the sum over all rows.
     task.accelerator.backward(denominators.combine(sums_3) * task.accelerator.num_processes)
-    if batch.share:
-        task.planner.generator.on_backward(batch.rows, batch.inputs, output.logits)
     return sums_3.detach()
 
 
