@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attentune.cli.flags import ALIASES, SHORTHANDS
 from attentune.cli.main import COMMANDS, GROUPS
-from attentune.config import load_preset, preset_names
+from attentune.config import load, load_preset
 from attentune.config.load import setting_fields
 
 # Arguments that docs/commands.md describes once for all commands.
@@ -59,7 +59,8 @@ def table(header: str, rows: list[str]) -> str:
 
 def presets() -> str:
     """Return the table of presets."""
-    facts = ((name, load_preset(name)) for name in preset_names())
+    ours = sorted(file.stem for file in Path(load.__file__).parent.glob("presets/*.yaml"))
+    facts = ((name, load_preset(name)) for name in ours)
     rows = [f"| `{name}` | {one['description'].rstrip('.')} |" for name, one in facts]
     return table("| preset | method |", rows)
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from attentune.data.tokenization import Features
-from attentune.seeding import numpy_generator
 from attentune.token_labels.base import LabelSource
-from attentune.token_labels.corruption import random_mask, random_spans, spread_copies
+from attentune.token_labels.corruption import random_mask, spread_copies
 
 
 class Row:
@@ -93,66 +92,3 @@ def probing_labels(
         for place in places:
             given[row, place].append(float(flipped))
     return flat(source, given), facts
-
-
-def released_spans(
-    length: int, random: np.random.RandomState, *, chance: float = 0.1, longest: float = 0.7
-) -> set[int]:
-    """Mask a text of `length` tokens as the released program does, one token after another."""
-    cut_1, cut_2, cut_3 = (np.percentile(np.arange(length), share) for share in (25, 50, 75))
-    masked: set[int] = set()
-    for token in range(length):
-        if random.rand() > chance:
-            continue
-        if token < cut_1:
-            start, end = 0.0, cut_1
-        elif token < cut_2:
-            start, end = cut_1, cut_2
-        elif token < cut_3:
-            start, end = cut_2, cut_3
-        else:
-            start, end = cut_3, float(length)
-        if end - start <= 1:
-            continue
-        last, p = random.randint(int(start), int(end)), random.rand()
-        if p > longest and last >= start + 2:
-            masked |= {last, last - 1, last - 2}
-        elif 2 * longest - 1 < p < longest and last >= start + 1:
-            masked |= {last, last - 1}
-        else:
-            masked |= {last}
-    return masked
-
-
-def released_shares(each: float, epochs: int) -> list[float]:
-    """Return the share of kept samples by epoch: it rises while the next value is below 1."""
-    shares, share = [], 0.0
-    for _ in range(epochs):
-        shares.append(share)
-        if share + each < 1.0:
-            share += each
-    return shares
-
-
-def released_pool(source: LabelSource, epoch: int, *, wanted: int, ask: Any = answer) -> list[tuple[int, list[int]]]:
-    """Return the pool of kept samples, rows with their masked positions, testing one row after another."""
-    pool: list[tuple[int, list[int]]] = []
-    for number in range(20):
-        if len(pool) >= wanted:
-            break
-        for row in range(len(source.features)):
-            plain_C = ask(source, row)
-            if not is_right(source, row, plain_C):
-                continue
-            key = (source.seed, epoch, row) if number == 0 else (source.seed, epoch, row, number)
-            places = random_spans(source.features, row, chance=0.1, rm_threshold=0.7, key=key).tolist()
-            if is_same(source, plain_C, ask(source, row, places)) and (row, places) not in pool:
-                pool.append((row, places))
-    return pool
-
-
-def released_samples(source: LabelSource, epoch: int, *, wanted: int, **options: Any) -> list[tuple[int, list[int]]]:
-    """Return the kept samples of an epoch: a draw from the pool, in the pool's order."""
-    pool = released_pool(source, epoch, wanted=wanted, **options)
-    drawn = numpy_generator("kept samples", source.seed, epoch).permutation(len(pool))[:wanted]
-    return [pool[place] for place in sorted(drawn)]

@@ -171,8 +171,8 @@ def test_what_cannot_work_is_said(tiny: Tiny, tmp_path: Path) -> None:
     data = reviews(tmp_path, tokenizer)
     with pytest.raises(ConfigError, match="objective.debias: got product, expected none.*Use attentune.train"):
         new_model(str(tiny("bert")), LABELS, preset="robust")
-    with pytest.raises(ConfigError, match="labels.generator: got released, expected flip"):
-        attentune.SSACallback(model, tokenizer, data, preset="ssa-hybrid-released")
+    with pytest.raises(ConfigError, match="labels.generator: got corruption, expected flip"):
+        attentune.SSACallback(model, tokenizer, data, overrides={"labels.generator": "corruption"})
     plain, _ = new_model(str(tiny("bert")), LABELS)
     with pytest.raises(ConfigError, match="has no token gate that could learn"):
         attentune.SSACallback(plain, tokenizer, data)

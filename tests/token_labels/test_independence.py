@@ -13,12 +13,9 @@ from attentune.token_labels import base
 from attentune.token_labels.base import LabelSource
 from helpers.label_sources import Tiny, generator, labels_of, tiny_source
 
-CASES: dict[str, dict[str, Any]] = {"flip": {"ratio": 1.5}, "released": {"aug_ratio_each": 0.3}}
-every_case = pytest.mark.parametrize("name", CASES)
 
-
-def made_by(name: str, source: LabelSource, *, epoch: int = 2) -> tuple[list[int], np.ndarray]:
-    made = generator(name, source, **CASES[name]).plan(epoch)
+def made_by(source: LabelSource) -> tuple[list[int], np.ndarray]:
+    made = generator("flip", source, ratio=1.5).plan(2)
     return made.rows.tolist(), made.token_labels.values
 
 
@@ -28,10 +25,9 @@ def check_same(one: tuple[list[int], np.ndarray], other: tuple[list[int], np.nda
 
 
 @pytest.mark.integration
-@every_case
-def test_the_budget_of_a_batch_changes_no_label(tiny: Tiny, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_budget_of_a_batch_changes_no_label(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tiny_source(tiny(), rows=24)
-    usual = made_by(name, source)
+    usual = made_by(source)
     assert len(np.unique(usual[1])) > 2
     asked = []
 
@@ -41,31 +37,29 @@ def test_the_budget_of_a_batch_changes_no_label(tiny: Tiny, name: str, monkeypat
 
     for batch_tokens in (1, 70, 100000):
         monkeypatch.setattr(base, "score_rows", partial(score, batch_tokens=batch_tokens))
-        check_same(made_by(name, source), usual)
+        check_same(made_by(source), usual)
     assert set(asked) == {1, 70, 100000}
 
 
 @pytest.mark.integration
-@every_case
-def test_the_state_of_global_generators_changes_no_label(tiny: Tiny, name: str) -> None:
+def test_the_state_of_global_generators_changes_no_label(tiny: Tiny) -> None:
     source = tiny_source(tiny(), rows=12)
     results = []
     for seed in range(2):
         torch.manual_seed(seed)
         np.random.seed(seed)
-        results.append(made_by(name, source))
+        results.append(made_by(source))
     check_same(*results)
 
 
-@every_case
-def test_a_model_in_training_is_asked_without_dropout_and_left_as_it_was(tiny: Tiny, name: str) -> None:
+def test_a_model_in_training_is_asked_without_dropout_and_left_as_it_was(tiny: Tiny) -> None:
     source = tiny_source(tiny(), rows=16)
     model: Any = source.scorer.model
     weights = {key: weight.clone() for key, weight in model.state_dict().items()}
-    usual = made_by(name, source)
+    usual = made_by(source)
     assert any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
     model.train()
-    check_same(made_by(name, source), usual)
+    check_same(made_by(source), usual)
     assert model.training
     assert all(torch.equal(weight, weights[key]) for key, weight in model.state_dict().items())
     assert all(weight.grad is None and weight.requires_grad for weight in model.parameters())

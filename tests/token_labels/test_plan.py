@@ -18,7 +18,7 @@ from attentune.token_labels.planner import build_generator
 from helpers.label_sources import BagOfWordsScorer, bag_source, features_of, generator, labels_of
 
 # Those that can do without an encoder.
-QUICK = ("none", "masked-rows", "flip", "released")
+QUICK = ("none", "masked-rows", "flip")
 
 
 def rows_with(*ordinary: int) -> Features:
@@ -90,15 +90,14 @@ def test_below_one_each_epoch_takes_other_rows() -> None:
 
 
 @pytest.mark.parametrize("name", QUICK)
-@given(st.integers(0, 30), st.floats(0, 3), st.integers(0, 6), st.booleans())
-def test_the_number_of_samples_is_known_before(name: str, rows: int, ratio: float, epoch: int, double: bool) -> None:
-    labels = LabelsConfig(name, ratio=ratio, double_ori=double)
-    maker = build_generator(labels, source_of(rows_with(*[3] * rows)))
+@given(st.integers(0, 30), st.floats(0, 3), st.integers(0, 6))
+def test_the_number_of_samples_is_known_before(name: str, rows: int, ratio: float, epoch: int) -> None:
+    maker = build_generator(LabelsConfig(name, ratio=ratio), source_of(rows_with(*[3] * rows)))
     made = maker.plan(epoch)
-    expected = {"masked-rows": rows + round(ratio * rows), "released": 2 * rows if double and epoch else rows}
-    assert len(made) == len(made.rows) == maker.samples_in_epoch(epoch) == expected.get(name, rows)
+    expected = rows + round(ratio * rows) if name == "masked-rows" else rows
+    assert len(made) == len(made.rows) == maker.samples_in_epoch(epoch) == expected
     assert made.masked is None or len(made.masked) == len(made)
-    assert name == "released" or set(made.rows.tolist()) == set(range(rows))
+    assert set(made.rows.tolist()) == set(range(rows))
     if made.token_labels is not None:
         assert np.diff(made.token_labels.starts).tolist() == [5] * len(made)
         assert len(made.token_labels.values) == 5 * len(made)
@@ -187,23 +186,15 @@ def planned(name: str, source: LabelSource, **settings: Any):
     return generator(name, source, **settings).plan(1)
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("flip", {"ratio": 2.0}),
-        ("released", {"aug_ratio_each": 0.5}),
-    ],
-)
-def test_ones_and_zeros_are_counted_at_a_half(name: str, settings: dict[str, Any]) -> None:
-    made = planned(name, bag_source(400), **settings)
+def test_ones_and_zeros_are_counted_at_a_half() -> None:
+    made = planned("flip", bag_source(400), ratio=2.0)
     labels = made.token_labels.values.tolist()
     assert made.facts["ones"] == sum(label >= 0.5 for label in labels)
     assert made.facts["zeros"] == sum(0 <= label < 0.5 for label in labels)
     assert 0 < made.facts["flipped"] < made.facts["correct"] < made.facts["probed"]
     assert min(made.facts["ones"], made.facts["zeros"]) > 0
     assert "reason" not in made.facts
-    more = {"passes", "pool", "kept", "missing", "kept_share", "kept_tokens", "row_tokens"}
-    assert set(made.facts) == {"probed", "correct", "flipped", "ones", "zeros", *(more if name == "released" else ())}
+    assert set(made.facts) == {"probed", "correct", "flipped", "ones", "zeros"}
 
 
 def without_tokens() -> LabelSource:
@@ -232,23 +223,16 @@ def test_where_nothing_can_be_labelled_there_are_no_labels_and_the_reason_says_s
     assert made.facts == {"flipped": 0, "ones": 0, "zeros": 0} | facts
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("flip", {"ratio": 2.0}),
-        ("released", {"aug_ratio_each": 0.5}),
-    ],
-)
-def test_shuffled_labels_are_the_same_ones_elsewhere(name: str, settings: dict[str, Any]) -> None:
+def test_shuffled_labels_are_the_same_ones_elsewhere() -> None:
     source = bag_source(60)
-    usual, mixed = (planned(name, source, shuffle=shuffle, **settings) for shuffle in (False, True))
+    usual, mixed = (planned("flip", source, shuffle=shuffle, ratio=2.0) for shuffle in (False, True))
     values, dealt = usual.token_labels.values, mixed.token_labels.values
     assert sorted(dealt.tolist()) == sorted(values.tolist())
     assert np.array_equal(dealt < 0, values < 0)
     assert (dealt != values).sum() > 20
     assert mixed.facts == usual.facts
     assert np.array_equal(mixed.rows, usual.rows)
-    assert np.array_equal(labels_of(name, source, shuffle=True, **settings), dealt)
+    assert np.array_equal(labels_of("flip", source, shuffle=True, ratio=2.0), dealt)
 
 
 def test_the_shuffle_of_a_seed_and_epoch_is_the_same_in_every_version() -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from helpers.label_references import probing_labels, released_samples
+from helpers.label_references import probing_labels
 from helpers.label_sources import KINDS, Tiny, bag_source, generator, tiny_source, watched
 from helpers.tiers import covering
 
@@ -21,19 +21,6 @@ def test_flip_is_the_loop(tiny: Tiny, kind: str, ratio: float) -> None:
     assert {name: made.facts[name] for name in ("probed", "correct", "flipped")} == facts
     assert made.rows.tolist() == list(range(30))
     assert made.masked is None
-
-
-def test_released_keeps_what_the_loop_keeps(tiny: Tiny) -> None:
-    source = tiny_source(tiny(), "pair", rows=40)
-    made = generator("released", source, aug_ratio_each=0.2).plan(2)
-    kept = released_samples(source, 2, wanted=16)
-    assert made.rows[:16].tolist() == [row for row, _ in kept]
-    assert 0 < made.facts["flipped"] < made.facts["correct"] < made.facts["probed"]
-    for number, (row, places) in enumerate(kept):
-        expected = np.where(source.features.special[source.features.row(row)], -1.0, 1.0)
-        expected[places] = 0.0
-        assert made.token_labels.sample(number).tolist() == expected.tolist()
-    assert sum(len(places) for _, places in kept) > 10
 
 
 def test_only_sentences_that_the_model_is_right_on_are_asked_for_masked() -> None:

@@ -45,10 +45,10 @@ METHOD: dict[str, Any] = {
 }
 GENERATORS: dict[str, dict[str, Any]] = {
     "flip": {},
-    "released": {"labels__aug_ratio_each": 0.4, "labels__aug_threshold": 0.3},
     # 41 rows and 16 extra ones in batches of 8: of the last batch, which has one row, the second process has none.
     "uneven": {
         "labels__generator": "flip",
+        "labels__mask_share": 0.8,
         "training__gradient_accumulation_steps": 3,
         "data__max_train_samples": 41,
     },

@@ -187,7 +187,7 @@ class LabelsConfig:
     generator: str = setting(
         "none",
         "what is made from the training rows before each epoch: masked copies, or token labels",
-        choices="none masked-rows corruption flip released",
+        choices="none masked-rows corruption flip",
         plugins="attentune.label_generators",
     )
     ratio: float = setting(
@@ -204,19 +204,11 @@ class LabelsConfig:
         minimum=0,
     )
     shuffle: bool = setting(False, "control: shuffle an epoch's labels among the labelled tokens")
-    aug_ratio_each: float = setting(
-        0.2,
-        "released: how much the share of labelled samples rises each epoch, while it stays below 1",
-        minimum=0,
-        maximum=1,
+    options: Any = setting(
+        None,
+        "settings of a generator of another package, a mapping such as {name: value}",
+        mapping=True,
     )
-    aug_threshold: float = setting(
-        0.1, "released: the probability that a token starts a masked span", minimum=0, maximum=1
-    )
-    rm_threshold: float = setting(
-        0.7, "released: a draw above it masks 3 tokens, one between 2 x this - 1 and it 2, else 1", minimum=0, maximum=1
-    )
-    double_ori: bool = setting(False, "released: add all original rows to the samples of each epoch but the first")
 
 
 @dataclass(frozen=True)

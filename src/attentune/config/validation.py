@@ -1,7 +1,7 @@
 """Checks of settings that are valid one by one but conflict with each other."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import BASELINE_NAMES, Config, DataConfig, ObjectiveConfig
@@ -38,6 +38,11 @@ def _model(config: Config) -> Iterator[str]:
             f"labels.generator: {generator} makes token labels, which need a token head; set"
             " model.token_gate.kind ssa, or take a preset such as ssa-co."
         )
+    options = config.labels.options
+    if not isinstance(options, Mapping | None):
+        yield f"labels.options: got {options!r}, expected a mapping such as {{name: value}}."
+    elif options is not None and not is_plugin(generator):
+        yield f"labels.options: goes with a generator of another package, but labels.generator is {generator}."
     if config.model.head.kind == "cross-attention" and config.model.pair_encoding == "cross-encoder":
         yield (
             "model.head.kind: cross-attention needs separately encoded texts, but model.pair_encoding is"

@@ -8,7 +8,7 @@ from attentune.config import LabelsConfig
 from attentune.plugins import part_of
 from attentune.token_labels.base import LabelGenerator, LabelSource
 from attentune.token_labels.corruption import Corruption, copy_numbers, random_mask, spread_copies
-from attentune.token_labels.flip import Flip, OriginalSSA
+from attentune.token_labels.flip import Flip
 from attentune.token_labels.plan import EpochPlan
 
 
@@ -38,7 +38,6 @@ GENERATORS: dict[str, Callable[[LabelsConfig, LabelSource], LabelGenerator]] = {
     "masked-rows": MaskedRows,
     "corruption": Corruption,
     "flip": Flip,
-    "released": OriginalSSA,
 }
 
 
