@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attentune.cli.flags import ALIASES, SHORTHANDS
 from attentune.cli.main import COMMANDS, GROUPS
-from attentune.config import load_preset, preset_names
+from attentune.config import load, load_preset
 from attentune.config.load import setting_fields
 
 # Arguments that docs/commands.md describes once for all commands.
@@ -33,7 +33,6 @@ SEE = {
     "objective.loss": "training.md#losses",
     "objective.debias": "training.md#shortcuts-that-a-weak-model-finds",
     "labels.generator": "ssa.md#token-labels",
-    "labels.reuse_predictions": "ssa.md#cost",
     "training.learning_rate": "training.md#default-settings",
     "training.linear_probe": "training.md#a-linear-probe-first",
     "training.freeze_encoder": "training.md#learning-rates-and-a-frozen-encoder",
@@ -59,7 +58,8 @@ def table(header: str, rows: list[str]) -> str:
 
 def presets() -> str:
     """Return the table of presets."""
-    facts = ((name, load_preset(name)) for name in preset_names())
+    ours = sorted(file.stem for file in Path(load.__file__).parent.glob("presets/*.yaml"))
+    facts = ((name, load_preset(name)) for name in ours)
     rows = [f"| `{name}` | {one['description'].rstrip('.')} |" for name, one in facts]
     return table("| preset | method |", rows)
 

@@ -32,10 +32,13 @@ def test_the_preset_bert_is_transformers_own_class_with_the_same_weights(tiny):
         torch.testing.assert_close(ours(**batch).logits, theirs.eval()(**batch).logits, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("preset", ["ssa-hybrid", "ssa-hybrid-released"])
-def test_ssa_h_is_equation_1_on_the_encoders_output(tiny, preset):
+PROGRAM = {"model.head.pooler": "auto", "model.token_gate.attention_threshold": 0.3}
+
+
+@pytest.mark.parametrize("overrides", [{}, PROGRAM], ids=["paper", "program"])
+def test_ssa_h_is_equation_1_on_the_encoders_output(tiny, overrides):
     """The paper's [CLS] is the last layer's; the released program's goes through the pooler, and it has a threshold."""
-    settings = load_config(preset=preset).model
+    settings = load_config(preset="ssa-hybrid", overrides=overrides).model
     model, tokenizer = build(tiny("bert"), settings=settings)
     batch = tokenizer([FIRST, LONG], padding=True, return_tensors="pt")
     with torch.no_grad():
@@ -44,7 +47,7 @@ def test_ssa_h_is_equation_1_on_the_encoders_output(tiny, preset):
         scores_BT = model.token_gate.token_head(hidden_BTD).softmax(dim=-1)[..., 1]
         for row, ids in enumerate(batch["input_ids"].tolist()):
             first_D = hidden_BTD[row, 0]
-            if preset == "ssa-hybrid-released":
+            if overrides:
                 first_D = torch.tanh(model.head.pooler.dense(first_D))
             ordinary = [t for t, token in enumerate(ids) if token not in tokenizer.all_special_ids]
             kept = [t for t in ordinary if scores_BT[row, t] >= settings.token_gate.attention_threshold]

@@ -14,13 +14,13 @@ import yaml
 from packaging.requirements import Requirement
 
 from attentune import plugins
-from attentune.config import Config, HeadConfig, load_config
+from attentune.config import Config, HeadConfig, load_config, preset_names
 from attentune.errors import ConfigError
 from attentune.inference.predictor import predict
 from attentune.metrics.metrics import METRICS
 from attentune.plugin_checks import check_package, check_part
 from attentune.plugins import full_name, plugin_names
-from helpers.plugin_package import BROKEN, EXAMPLE, NAME, PARTS, forget, write_example, write_package
+from helpers.plugin_package import BROKEN, EXAMPLE, NAME, PARTS, forget, install, write_example, write_package
 from helpers.samples import write_reviews
 from helpers.tiny_models import build
 
@@ -71,6 +71,32 @@ def test_settings_know_parts_by_their_short_and_full_names(package):
         load_config(overrides={"model.head.kind": "maxx"})
     assert "cubed_error" in METRICS
     assert not METRICS["cubed_error"].greater_is_better
+
+
+def test_presets_of_a_package_stand_beside_ours(tmp_path, monkeypatch):
+    site = install(tmp_path, "no_parts", "attentune-presets", "", {"attentune.presets": {"all": "more_presets"}})
+    (site / "more_presets").mkdir()
+    text = "{description: Only the mean of all tokens., source: ours, model: {head: {kind: mean}}}"
+    (site / "more_presets/all-mean.yaml").write_text(text)
+    (site / "more_presets/bert.yaml").write_text("{labels: {generator: masked-rows}}")
+    monkeypatch.syspath_prepend(str(site))
+    forget()
+    assert "all-mean" in preset_names()
+    assert load_config(preset="all-mean").model.head.kind == "mean"
+    assert load_config(preset="bert").labels.generator == "none", "the name is that of one of ours"
+    monkeypatch.undo()
+    forget()
+    with pytest.raises(ConfigError, match="preset: got 'all-mean', expected one of bert"):
+        load_config(preset="all-mean")
+
+
+def test_options_go_to_generators_of_packages_alone(package):
+    options = {"labels.generator": "shuffled", "labels.options": "{rows: 3}"}
+    assert load_config(overrides=options).labels.options == {"rows": 3}
+    with pytest.raises(ConfigError, match="labels.options: goes with a generator of another package, but .* is none"):
+        load_config(overrides={"labels.options": {"rows": 3}})
+    with pytest.raises(ConfigError, match="labels.options: got 'rows', expected a mapping such as"):
+        load_config(overrides=options | {"labels.options": "rows"})
 
 
 def test_without_the_package_a_setting_says_which_is_missing():

@@ -4,7 +4,7 @@
 |---|---|
 | training | tokens/s and peak memory of `bert` and `ssa-hybrid` against transformers' Trainer at its best |
 | prediction | texts/s against transformers' pipeline at its best |
-| labels | an epoch of SSA with flip, released and gradient labels against one of `bert` |
+| labels | an epoch of SSA with flip and released labels against one of `bert` |
 | explanations | texts/s of explanations on the GPU and on the CPU, and that their scores are equal |
 | presets | logits, losses, gradients and token labels of every preset on the GPU against the CPU, in float32 |
 | resume | a run that is killed and resumed is the run that was not |

@@ -269,7 +269,7 @@ def labels(work: Workload) -> list[Part]:
     """Time an epoch of SSA by generator, against one of `bert`; the Trainer is not needed for it."""
     precision = "bf16" if has_fast_bf16(work.device) and work.is_measurement else "fp32"
     found = [Contender("bert", precision)]
-    found += [Contender("ssa-co", precision, generator=name) for name in ("flip", "released", "gradient")]
+    found += [Contender("ssa-co", precision, generator=name) for name in ("flip", "released")]
     texts, encoder = work.texts[0], work.small_encoder
     runs, problems = alternating_runs(work, found, texts, encoder)
     if problems:

@@ -43,8 +43,7 @@ from benchmarks.common import data_dir, use_chosen_clock
 
 OURS: dict[str, dict[str, Any]] = {
     "attentune bert": {"preset": "bert"},
-    "attentune ssa-hybrid, flip": {"preset": "ssa-hybrid", "labels.generator": "flip"},
-    "attentune ssa-hybrid, gradient": {"preset": "ssa-hybrid", "labels.generator": "gradient"},
+    "attentune ssa-hybrid, flip": {"preset": "ssa-hybrid"},
     "attentune sesame": {"preset": "sesame"},
     "attentune task-attention": {"preset": "task-attention"},
 }

@@ -4,7 +4,7 @@
 
 In each repeat all methods are trained in one process, one step of each at a time on the same batches, so that other
 load slows all of them alike; an epoch's time is that of its steps and of making its labels. Peak memory is measured in
-separate processes. `released` is measured at its slowest, with every example labelled.
+separate processes. `released`, the lab's, is measured at its slowest, with every example labelled.
 With --layers the encoder has this many layers and random weights, and is otherwise like the embedded one.
 Data: $ATTENTUNE_DATA, else ../shared/data. The record goes to results/bench/.
 """
@@ -39,8 +39,7 @@ STUDIES: dict[str, dict[str, tuple[Settings, float | None]]] = {
     "labels": {
         "bert": ({"preset": "bert"}, None),
         "flip": ({"preset": "ssa-co"}, 1.25),
-        "released": ({"preset": "ssa-co-released", "labels.aug_ratio_each": 1}, 1.35),
-        "gradient": ({"preset": "ssa-co", "labels.generator": "gradient"}, 1.05),
+        "released": ({"preset": "ssa-co-released", "labels.options": {"aug_ratio_each": 1}}, 1.35),
     },
     "sesame": {
         "bert": ({"preset": "bert"}, None),

@@ -1,4 +1,4 @@
-"""Parts from other packages: heads, layer mixes, token gates, blurs, losses, metrics, token-label generators, commands.
+"""Parts of other packages: heads, layer mixes, gates, blurs, losses, metrics, label generators, presets, commands.
 
 A package offers a part as an entry point, for example in its `pyproject.toml`:
 
@@ -36,6 +36,7 @@ GROUPS = (
 # Between the package and the name of a part.
 MARK = "/"
 COMMANDS = "attentune.commands"
+PRESETS = "attentune.presets"
 _FULL_NAME = re.compile(rf"[A-Za-z0-9][\w.-]*{MARK}[\w.-]+")
 
 T = TypeVar("T")

@@ -362,6 +362,8 @@ def values_for(name: str, hint: Any, field: Any) -> st.SearchStrategy[Any]:
         strategy = texts
     elif name == "objective.class_weights":
         strategy = st.one_of(st.none(), st.dictionaries(texts, st.floats(0, 9), max_size=3), st.lists(st.floats(0, 9)))
+    elif name == "labels.options":
+        strategy = st.one_of(st.none(), st.dictionaries(texts, st.dictionaries(texts, texts), max_size=3))
     elif name == "data.ignore_words":  # without white space around them; none is not given
         words = texts.filter(lambda text: text == text.strip())
         strategy = st.lists(words, min_size=1, max_size=3, unique=True).map(tuple)

@@ -1,21 +1,18 @@
-"""fast-shap: what the fitted head says, how it is saved, what is refused; the hook on the word embeddings."""
+"""fast-shap: what the fitted head says, how it is saved, what is refused."""
 
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from attentune.data.dataset import LabelSpace
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.explain.explainer import Explainer, default_method
 from attentune.explain.fast_shap import explained_output, fit_attribution_head, values_of
-from attentune.explain.gradient import EmbeddingGradientHook
 from attentune.explain.scorer import Settings
 from attentune.explain.texts import fit_explainer
 from attentune.inference.predictor import ModelPredictor, Predictor
@@ -23,8 +20,7 @@ from attentune.models.saving import HEAD_SETTINGS as SETTINGS
 from attentune.models.saving import HEAD_WEIGHTS as WEIGHTS
 from attentune.models.saving import save_model
 from attentune.seeding import numpy_generator
-from helpers.tiny import FAMILIES
-from helpers.tiny_models import FIRST, SECOND, build, encoded, rows_of
+from helpers.tiny_models import rows_of
 from helpers.tiny_runs import rows_for, tiny_run
 
 Tiny = Callable[..., Path]
@@ -183,103 +179,3 @@ def test_long_texts_take_fewer_rows(tiny: Tiny, monkeypatch: pytest.MonkeyPatch)
     scorer = Explainer(tiny_run(tiny()), rows_like("classification", 60)).scorer
     _, facts = fit_attribution_head(scorer, copies=2)
     assert 20 <= facts.texts + facts.held_out_texts < 60
-
-
-# EmbeddingGradientHook gives the word embeddings and the gradient there, and leaves no hook behind.
-
-
-MISSING = (
-    "no gradient has reached the word embeddings, expected one from each backward pass: are the encoder's weights"
-    " frozen?"
-)
-
-
-def loss_of(model: Any, inputs: dict[str, Tensor]) -> Tensor:
-    return model(**inputs).logits.square().sum()
-
-
-def hooks_of(model: Any) -> int:
-    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
-
-
-@pytest.fixture
-def model_and_inputs(tiny: Tiny) -> tuple[Any, dict[str, Tensor]]:
-    model, tokenizer = build(tiny("bert"))
-    return model, encoded(tokenizer, FIRST, SECOND)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_it_gives_each_tokens_embedding_and_gradient_in_every_family(tiny: Tiny, family: str) -> None:
-    model, tokenizer = build(tiny(family))
-    inputs = encoded(tokenizer, FIRST, SECOND)
-    words = model.get_input_embeddings().weight
-    with EmbeddingGradientHook(model) as hook:
-        loss_of(model, inputs).backward()
-        embedded_BTE, gradient_BTE = hook.take()
-    assert torch.equal(embedded_BTE, words[inputs["input_ids"]])
-    assert not embedded_BTE.requires_grad
-    # A word's gradient in the table is the sum over the places where it stands; of padding some tables keep none.
-    summed = torch.zeros_like(words).index_put((inputs["input_ids"],), gradient_BTE, accumulate=True)
-    summed[tokenizer.pad_token_id] = words.grad[tokenizer.pad_token_id]
-    assert words.grad.abs().max() > 1e-3
-    assert torch.allclose(summed, words.grad, rtol=1e-4, atol=1e-6)
-    assert hooks_of(model) == 0
-
-
-def test_the_hook_is_there_only_within_the_block_and_may_be_used_again(
-    model_and_inputs: tuple[Any, dict[str, Tensor]],
-) -> None:
-    model, inputs = model_and_inputs
-    hook = EmbeddingGradientHook(model)
-    taken = []
-    for _ in range(2):
-        assert hooks_of(model) == 0
-        with hook:
-            assert hooks_of(model) == 1
-            loss_of(model, inputs).backward()
-            taken.append(hook.take()[1])
-            loss_of(model, inputs).backward()
-        with pytest.raises(RuntimeError):  # what it held is let go
-            hook.take()
-    assert torch.equal(taken[0], taken[1])
-    with pytest.raises(ZeroDivisionError), hook:
-        model(**inputs)
-        1 / 0  # noqa: B018
-    assert hooks_of(model) == 0
-
-
-def test_each_backward_pass_gives_one_gradient_of_the_newest_pass_with_gradients(
-    model_and_inputs: tuple[Any, dict[str, Tensor]],
-) -> None:
-    model, inputs = model_and_inputs
-    other = {name: tensor[:1, :4] for name, tensor in inputs.items()}
-
-    def nothing_to_take() -> None:
-        with pytest.raises(RuntimeError) as raised:
-            hook.take()
-        assert str(raised.value) == MISSING
-
-    with EmbeddingGradientHook(model) as hook:
-        nothing_to_take()
-        loss_of(model, inputs)
-        nothing_to_take()
-        loss = loss_of(model, inputs)
-        for silent in (torch.no_grad, torch.inference_mode):  # passes without gradients do not disturb it
-            with silent():
-                model(**other)
-        loss.backward()
-        with torch.no_grad():
-            model(**other)
-        embedded_BTE, gradient_BTE = hook.take()
-        assert embedded_BTE.shape == gradient_BTE.shape == (*inputs["input_ids"].shape, 32)
-        loss_of(model, inputs).backward()
-        loss_of(model, other).backward()
-        embedded_BTE, gradient_BTE = hook.take()
-        assert torch.equal(embedded_BTE, model.get_input_embeddings()(other["input_ids"]))
-        assert gradient_BTE.shape == embedded_BTE.shape
-        loss_of(model, inputs).backward()
-        model(**other)  # a new pass that no backward pass has followed yet
-        nothing_to_take()
-        model.encoder.requires_grad_(False)
-        loss_of(model, inputs).backward()
-        nothing_to_take()

@@ -3,18 +3,18 @@
 import contextlib
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attentune.data.dataset import TextRows
 from attentune.data.tokenization import encode_rows
 from attentune.inference.predictor import Predictor
 from attentune.seeding import derive_key, numpy_generator
-from helpers.label_references import Row, path_integral, ridge_weights
+from helpers.label_references import Row
 
 
 class OneText(Row):
@@ -48,6 +48,21 @@ class OneText(Row):
         """Return `value` with these token positions masked."""
         return float(self.value(self.logits(gone)))
 
+    @torch.no_grad()
+    def embedded(self, gone: Iterable[int] = ()) -> Tensor:
+        """Return the word embeddings (1, T, E), with these token positions masked."""
+        return self.model.get_input_embeddings()(self.inputs(gone)["input_ids"])
+
+    def gradient(self, value: Callable[[Tensor], Tensor], embedded_1TE: Tensor) -> Tensor:
+        """Return the gradient (T, E) of a function of the logits at these word embeddings."""
+        point_1TE, usual = embedded_1TE.detach().clone().requires_grad_(), self.model.get_input_embeddings()
+        self.model.set_input_embeddings(_Given(point_1TE))
+        try:
+            result = value(self.model(**self.inputs()).logits[0])
+        finally:
+            self.model.set_input_embeddings(usual)
+        return torch.autograd.grad(result, point_1TE)[0][0]
+
     def slope(self, embedded_1TE: Tensor) -> Tensor:
         """Return the gradient (T, E) of `value` at these word embeddings."""
         return self.gradient(self.value, embedded_1TE).double()
@@ -60,6 +75,17 @@ class OneText(Row):
         """Return, for each token, the position of the first token of its text."""
         second = len(self.ids) if self.second is None else self.second
         return [second if place >= second else 0 for place in range(len(self.ids))]
+
+
+class _Given(nn.Module):
+    """Replaces the word embeddings and returns a given tensor."""
+
+    def __init__(self, embedded_1TE: Tensor) -> None:
+        super().__init__()
+        self.embedded_1TE = embedded_1TE
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.embedded_1TE
 
 
 def ssa(text: OneText) -> np.ndarray:
@@ -105,6 +131,14 @@ def leave_one_out(text: OneText) -> np.ndarray:
     return text.scores({place: whole - text.asked([place]) for place in text.places})
 
 
+def path_integral(start_1TE: Tensor, end_1TE: Tensor, steps: int, slope: Callable[[Tensor], Tensor]) -> np.ndarray:
+    """Return the integrated gradients (T,) from one text's word embeddings to another's, by Gauss-Legendre."""
+    total_TE = torch.zeros_like(end_1TE[0], dtype=torch.float64)
+    for node, weight in zip(*np.polynomial.legendre.leggauss(steps), strict=True):
+        total_TE += float(weight) / 2.0 * slope(start_1TE + (1.0 + float(node)) / 2.0 * (end_1TE - start_1TE))
+    return (total_TE * (end_1TE - start_1TE)[0]).sum(dim=-1).numpy()
+
+
 def integrated_gradients(text: OneText, steps: int) -> np.ndarray:
     return path_integral(text.embedded(text.places), text.embedded(), steps, text.slope)
 
@@ -139,6 +173,13 @@ def random(text: OneText, seed: int) -> np.ndarray:
     key = np.array(text.ids, dtype=np.int32).tobytes().hex()
     drawn = numpy_generator("random-scores", seed, key).random(len(text.ids), np.float32)
     return text.scores({place: float(drawn[place]) for place in text.places})
+
+
+def ridge_weights(kept_SF: np.ndarray, answers_S: np.ndarray, weights_S: np.ndarray) -> np.ndarray:
+    """Return the coefficients of a weighted ridge regression (alpha 1) with an intercept that is not penalised."""
+    design = np.hstack([kept_SF, np.ones((len(kept_SF), 1))])
+    penalty = np.diag([1.0] * kept_SF.shape[1] + [0.0])
+    return np.linalg.solve(design.T @ (weights_S[:, None] * design) + penalty, design.T @ (weights_S * answers_S))[:-1]
 
 
 def lime(text: OneText, *, samples: int, seed: int) -> np.ndarray:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from attentune.config import HeadConfig, LabelsConfig
 from attentune.data.dataset import LabelSpace
-from attentune.data.tokenization import Features, encode_rows, pad_batch
+from attentune.data.tokenization import Features, encode_rows
 from attentune.inference.scoring import make_accelerator
-from attentune.token_labels.base import LabelGenerator, LabelSource, PredictionComparator
-from attentune.token_labels.planner import TrainingScorer, build_generator
+from attentune.token_labels.base import LabelGenerator, LabelSource, PredictionComparator, TrainingScorer
+from attentune.token_labels.planner import build_generator
 from helpers.tiny import CORPUS
 from helpers.tiny_models import build, rows_of
 from helpers.tiny_runs import KINDS, SPACES, spread
@@ -59,8 +59,7 @@ def tiny_source(
     )
     spread(built, scorer.logits(np.arange(len(features))), mean=2.5 if kind == "regression" else 0.0)
     values = _gold(scorer.logits(np.arange(len(features))), space) if gold is None else np.asarray(gold)
-    comparator = PredictionComparator(space, score_range=float(np.ptp(values)) if kind == "regression" else 1.0)
-    return LabelSource(features, values, comparator, scorer, tokenizer.mask_token_id, seed)
+    return LabelSource(features, values, PredictionComparator(space), scorer, tokenizer.mask_token_id, seed)
 
 
 def _gold(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
@@ -76,22 +75,12 @@ class RecordingScorer:
 
     def __init__(self, scorer: Any) -> None:
         self._probe = scorer
-        self.model, self.part = scorer.model, scorer.part
         self.asked: list[tuple[list[int], list[list[int]] | None]] = []
 
     def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
         places = None if masked is None else [[] if own is None else own.tolist() for own in masked]
         self.asked.append((rows.tolist(), places))
         return self._probe.logits(rows, masked)
-
-    def inputs(self, row: int) -> dict[str, Tensor]:
-        return self._probe.inputs(row)
-
-    def summed(self, values: np.ndarray) -> np.ndarray:
-        return self._probe.summed(values)
-
-    def tick(self, rows: int) -> None:
-        self._probe.tick(rows)
 
     @property
     def plain(self) -> list[int]:
@@ -105,9 +94,6 @@ class RecordingScorer:
 class BagOfWordsScorer:
     """A fast scorer of two classes: the logit of "good" is the sum of the values of the tokens that are not masked."""
 
-    part = slice(0, None, 1)
-    model = None
-
     def __init__(self, features: Features, value_of: np.ndarray) -> None:
         self._features, self._value_of = features, value_of
 
@@ -119,9 +105,6 @@ class BagOfWordsScorer:
                 values[masked[number]] = 0.0
             logits_NC[number, 1] = values.sum()
         return logits_NC
-
-    def summed(self, values: np.ndarray) -> np.ndarray:
-        return values
 
 
 def features_of(*rows: str) -> Features:
@@ -162,25 +145,3 @@ def labels_of(name: str, source: LabelSource, *, epoch: int = 1, **settings: Any
 def watched(source: LabelSource) -> tuple[LabelSource, RecordingScorer]:
     scorer = RecordingScorer(source.scorer)
     return replace(source, scorer=scorer), scorer
-
-
-def observe_rows(
-    maker: LabelGenerator, rows: Sequence[int] | np.ndarray, *, batch_rows: int = 6, factor: float = 1.0
-) -> None:
-    """Pass these rows to a generator in padded batches, as in training; a batch's loss is its sum times the factor."""
-    source = maker.source
-    model: Any = source.scorer.model
-    is_regression = source.comparator.label_space.task_type == "regression"
-    with maker.on_train():
-        for begin in range(0, len(rows), batch_rows):
-            part = np.asarray(rows[begin : begin + batch_rows])
-            inputs = pad_batch(source.features, part, pad_token_id=1).inputs
-            logits_BC = model(**inputs).logits
-            gold_B = torch.as_tensor(source.gold[part])
-            if is_regression:
-                losses_B = (logits_BC[:, 0] - gold_B.float()) ** 2
-            else:
-                losses_B = torch.nn.functional.cross_entropy(logits_BC, gold_B, reduction="none")
-            (losses_B.sum() * factor).backward()
-            maker.on_backward(part, inputs, logits_BC)
-    model.zero_grad(set_to_none=True)

@@ -154,8 +154,7 @@ def test_scores_and_padded_rows(tiny: Tiny, tmp_path: Path) -> None:
     model, tokenizer = new_model(str(tiny("bert")), None, preset="ssa-co", max_length=32)
     data = reviews(tmp_path, tokenizer, scores=True)
     padded = data.map(lambda row: tokenizer(row["text"], truncation=True, padding="max_length", max_length=32))
-    settings = {"labels.generator": "drop", "labels.tolerance": 5.0}
-    ssa = attentune.SSACallback(model, tokenizer, padded, preset="ssa-co", overrides=settings)
+    ssa = attentune.SSACallback(model, tokenizer, padded, preset="ssa-co", overrides={"labels.tolerance": 5.0})
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         trainer = Trainer(
@@ -175,8 +174,8 @@ def test_what_cannot_work_is_said(tiny: Tiny, tmp_path: Path) -> None:
         new_model(str(tiny("bert")), LABELS, preset="task-attention", is_pair=True)
     with pytest.raises(ConfigError, match="objective.loss: got pearson"):
         new_model(str(tiny("bert")), None, overrides={"objective.loss": "pearson"})
-    with pytest.raises(ConfigError, match="labels.generator: got released, expected one that transformers' Trainer"):
-        attentune.SSACallback(model, tokenizer, data, preset="ssa-hybrid-released")
+    with pytest.raises(ConfigError, match="labels.generator: got corruption, expected flip"):
+        attentune.SSACallback(model, tokenizer, data, overrides={"labels.generator": "corruption"})
     plain, _ = new_model(str(tiny("bert")), LABELS)
     with pytest.raises(ConfigError, match="has no token gate that could learn"):
         attentune.SSACallback(plain, tokenizer, data)

@@ -382,7 +382,7 @@ def test_a_pipeline_without_attentune_obeys_thresholds(tiny, tmp_path, attentune
     [
         ("roberta", "sesame-weighted", False),
         ("deberta-v2", "blur-value", False),
-        ("modernbert", "ssa-hybrid-released", True),
+        ("modernbert", "ssa-hybrid", True),
         ("distilbert", "task-attention", True),
         ("albert", "bi-encoder-mean", True),
         ("bert", "bi-encoder-cosine", True),

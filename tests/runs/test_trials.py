@@ -150,13 +150,13 @@ def test_a_failed_trial_is_tried_again_and_values_that_do_not_go_together_fail_t
     tmp_path = tmp_path.parent / f"{tmp_path.name}-2"
     tmp_path.mkdir()
     space = Space(
-        (Dimension("labels.generator", ("none", "gradient")), Dimension("model.token_gate.kind", ("none", "ssa")))
+        (Dimension("labels.generator", ("none", "flip")), Dimension("model.token_gate.kind", ("none", "ssa")))
     )
     plan = plan_of(tmp_path, tiny("bert"), space)
     plan.advance(4, ())
     failed = [trial for trial in plan.trials if trial.status == "failed"]
-    assert [trial.params for trial in failed] == [{"labels.generator": "gradient", "model.token_gate.kind": "none"}]
-    assert "gradient makes token labels" in failed[0].message
+    assert [trial.params for trial in failed] == [{"labels.generator": "flip", "model.token_gate.kind": "none"}]
+    assert "flip makes token labels" in failed[0].message
     assert len(plan.trials) == 4
     assert {run.method for run in plan.runs} == {trial.name for trial in plan.trials} - {failed[0].name}
 

@@ -93,10 +93,6 @@ METHODS = {
     "all layers": ({"model__layer_mix__kind": "mean-all"}, "model.layer_mix"),
     "sesame": ({"preset": "se-bert"}, "model.layer_mix"),
     "token labels": ({"preset": "ssa-hybrid"}, "labels.generator flip"),
-    "captum": (
-        {"preset": "ssa-co", "labels__generator": "integrated-gradients", "labels__steps": 2},
-        "labels.generator",
-    ),
     "masked rows": ({"preset": "bert-mask"}, "labels.generator masked-rows"),
     "learnt blur": (
         {"preset": "blur-bert", "model__blur__learnable": "layer", "model__blur__sigma": 0.5},

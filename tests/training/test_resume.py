@@ -15,7 +15,8 @@ from safetensors.numpy import load_file
 import attentune.training.card as card_module
 import attentune.training.checkpoint as checkpoint_module
 from attentune.config import load_config
-from attentune.token_labels.planner import EpochPlanner, TrainingScorer
+from attentune.token_labels.base import TrainingScorer
+from attentune.token_labels.planner import EpochPlanner
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
 from attentune.training.run import train
@@ -55,7 +56,6 @@ LABELS: dict[str, Any] = {
     "training__save_total_limit": 9,
 }
 FLIP = LABELS | {"labels__generator": "flip", "labels__ratio": 1.0}
-RELEASED = {"labels__aug_ratio_each": 0.4, "labels__aug_threshold": 0.3, "training__seed": 2}
 FROZEN = RATES | {"training__freeze_encoder": True}
 ORDERED = {"data__task_type": "ordinal", "data__label_names": ("bad", "good"), "objective__loss": "corn"}
 METHODS: dict[str, dict[str, Any]] = {
@@ -68,11 +68,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "probe": RATES | {"training__linear_probe": True, "training__l2_sp": 30.0},
     "pearson": RATES | {"data__task_type": "regression", "objective__loss": "pearson"},
     "corn": RATES | ORDERED | {"objective__ordinal_prediction": "expected-value"},
-    "flip": FLIP | {"labels__reuse_predictions": True},
-    "released": LABELS | RELEASED | {"labels__generator": "released", "labels__reuse_predictions": True},
-    "gradient": LABELS | {"labels__generator": "gradient"},
+    "flip": FLIP,
 }
-LABELLERS = ("flip", "released", "gradient")
 
 
 @pytest.fixture
@@ -112,10 +109,9 @@ def test_the_same_command_twice_gives_identical_results(trained: Method, tmp_pat
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("method", LABELLERS)
-def test_labels_were_made_and_say_something(reference: Reference, method: str) -> None:
+def test_labels_were_made_and_say_something(reference: Reference) -> None:
     """Without which the other tests here would prove nothing."""
-    folder, _ = reference(method)
+    folder, _ = reference("flip")
     facts = [line["labels"] for line in log_of(folder) if "labels" in line]
     assert len(facts) == 3
     for epoch in (1, 2):
@@ -151,7 +147,7 @@ STEPS = {
     "masked rows": (1, 2, 8, 14),
     **dict.fromkeys(("own rate", "frozen and kept", "frozen in each step", "frozen with a gate"), (1, 4, 8)),
     **dict.fromkeys(("pearson", "corn", "adapters", "probe"), (1, 4, 8)),
-    **{"flip": (5, 10, 12, 13, 17), "released": (5, 10, 13), "gradient": (5, 10, 12, 13)},
+    "flip": (5, 10, 12, 13, 17),
 }
 KILLS = [
     ("masked rows", 5),
@@ -208,17 +204,16 @@ def test_killed_twice_while_finishing(trained, tmp_path, reference, monkeypatch,
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("method", LABELLERS)
-def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(tmp_path, reference, monkeypatch, method):
+def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(tmp_path, reference, monkeypatch):
     """So the checkpoint must carry them: the model has moved on since they were made."""
-    shutil.copytree(reference(method)[0], tmp_path / "run")
+    shutil.copytree(reference("flip")[0], tmp_path / "run")
     (tmp_path / "run" / "run.json").unlink()
     for step in (12, 16, 18):
         shutil.rmtree(tmp_path / "run" / f"checkpoint-{step}")
     monkeypatch.setattr(EpochPlanner, "restore", lambda self, tensors: None)
     resume = {"training.output_dir": str(tmp_path / "run"), "training.resume": True}
     train(load_config(tmp_path / "run" / "config.yaml", resume), display=ProgressDisplay(quiet=True))
-    got, expected = outcome(tmp_path / "run"), reference(method)[1]
+    got, expected = outcome(tmp_path / "run"), reference("flip")[1]
     assert got["checkpoints"] == expected["checkpoints"]
     assert got["weights"] != expected["weights"]
     assert got["log"] != expected["log"]
@@ -228,9 +223,8 @@ def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(tmp_path,
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("method", ["flip", "released"])
 def test_ctrl_c_while_labels_are_made_ends_the_asking_and_loses_nothing(
-    trained: Method, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch, method: str
+    trained: Method, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks, tick = [], TrainingScorer.tick
 
@@ -243,11 +237,11 @@ def test_ctrl_c_while_labels_are_made_ends_the_asking_and_loses_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(TrainingScorer, "tick", interrupted_tick)
         with pytest.raises(Interrupted):
-            trained(method)
+            trained("flip")
     assert len(ticks) == 1
     assert checkpoint_folders(tmp_path / "run")[-1].name == "checkpoint-6"  # the end of the first epoch
-    trained(method, training__resume=True)
-    assert_same(without_checkpoints(outcome(tmp_path / "run")), without_checkpoints(reference(method)[1]))
+    trained("flip", training__resume=True)
+    assert_same(without_checkpoints(outcome(tmp_path / "run")), without_checkpoints(reference("flip")[1]))
 
 
 def without_checkpoints(found: dict[str, object]) -> dict[str, object]:

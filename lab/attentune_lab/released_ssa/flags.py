@@ -1,12 +1,14 @@
 """The flags of the released program and the settings that they correspond to."""
 
 import ast
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attentune.config.parse import coerce, did_you_mean
+from attentune.config.parse import coerce, did_you_mean, parse_section
+from attentune.config.schema import setting
 from attentune.errors import CheckpointError, ConfigError
 
 # The tasks of the released program, by their names in Attentune.
@@ -45,10 +47,10 @@ FLAGS = (
     OldFlag("attention_threshold", 0.3, "model.token_gate.attention_threshold", float),
     OldFlag("share_weight", True, "model.token_gate.share_weights", bool),
     OldFlag("aug_loss_weight", 0.3, "objective.alpha, which is 1 minus it", float),
-    OldFlag("aug_threshold", 0.1, "labels.aug_threshold", float),
-    OldFlag("rm_threshold", 0.7, "labels.rm_threshold", float),
-    OldFlag("aug_ratio_each", 0.2, "labels.aug_ratio_each", float),
-    OldFlag("double_ori", False, "labels.double_ori", bool),
+    OldFlag("aug_threshold", 0.1, "labels.options.aug_threshold", float),
+    OldFlag("rm_threshold", 0.7, "labels.options.rm_threshold", float),
+    OldFlag("aug_ratio_each", 0.2, "labels.options.aug_ratio_each", float),
+    OldFlag("double_ori", False, "labels.options.double_ori", bool),
     OldFlag("use_saved", False, "model.name_or_path is --ckpt, imported first if it is the program's", bool),
     OldFlag("ckpt", "", "see --use_saved"),
     OldFlag("do_first_eval", False, "score --ckpt, write first_test.tsv, and do not train", bool),
@@ -73,6 +75,29 @@ IGNORED_FLAGS = {
     "server_ip": "no remote debugger is supported",
     "server_port": "no remote debugger is supported",
 }
+
+
+@dataclass(frozen=True)
+class ReleasedOptions:
+    """The settings of the label generator `released`: `labels.options`."""
+
+    aug_ratio_each: float = setting(
+        0.2, "how much the share of labelled samples rises each epoch, while it stays below 1", minimum=0, maximum=1
+    )
+    aug_threshold: float = setting(0.1, "the probability that a token starts a masked span", minimum=0, maximum=1)
+    rm_threshold: float = setting(
+        0.7, "a draw above it masks 3 tokens, one between 2 x this - 1 and it 2, else 1", minimum=0, maximum=1
+    )
+    double_ori: bool = setting(False, "add all original rows to the samples of each epoch but the first")
+
+
+def released_options(options: Mapping[str, Any] | None) -> ReleasedOptions:
+    """Check the value of `labels.options`."""
+    problems: list[str] = []
+    parsed = parse_section(ReleasedOptions, options or {}, "labels.options", problems)
+    if problems:
+        raise ConfigError(problems)
+    return parsed
 
 
 def read_flags(given: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
@@ -136,12 +161,12 @@ def overrides_for(values: Mapping[str, Any], output_dir: str) -> dict[str, Any]:
         overrides["training.precision"] = "fp16"
     if preset == "bert":
         return overrides
+    options = {field.name: values[field.name] for field in dataclasses.fields(ReleasedOptions)}
+    released_options(options)
     overrides |= {
+        "labels.options": options,
         "model.token_gate.share_weights": values["share_weight"],
         "objective.alpha": round(1.0 - values["aug_loss_weight"], 10),
-        **{
-            f"labels.{name}": values[name] for name in ("aug_threshold", "rm_threshold", "aug_ratio_each", "double_ori")
-        },
     }
     if preset == "ssa-hybrid-released":
         overrides["model.token_gate.beta"] = values["cls_weight"]

@@ -6,6 +6,7 @@ import functools
 import typing
 from collections.abc import Mapping
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from attentune.config.schema import Config
 from attentune.config.validation import find_conflicts
 from attentune.errors import ConfigError
 from attentune.io.files import read_text
+from attentune.plugins import PRESETS, load_plugin, plugin_names
 
 _MAX_BYTES = 1 << 18
 
@@ -82,9 +84,15 @@ _TRUST = "model.trust_remote_code"
 
 
 def preset_names() -> tuple[str, ...]:
-    """The names of the built-in presets, sorted."""
-    folder = resources.files("attentune.config") / "presets"
-    return tuple(sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml")))
+    """The names of the presets, those of installed packages too, sorted."""
+    return tuple(sorted(_preset_files()))
+
+
+def _preset_files() -> dict[str, Traversable]:
+    """Return the file of each preset by its name: ours, and the YAML files in the packages of `attentune.presets`."""
+    packages = [resources.files(load_plugin(PRESETS, name)) for name in plugin_names(PRESETS)]
+    folders = [*packages, resources.files("attentune.config") / "presets"]
+    return {entry.name[:-5]: entry for folder in folders for entry in folder.iterdir() if entry.name.endswith(".yaml")}
 
 
 def model_preset_names() -> tuple[str, ...]:
@@ -94,11 +102,11 @@ def model_preset_names() -> tuple[str, ...]:
 
 def load_preset(name: str) -> dict[str, Any]:
     """Load a preset: a mapping with `description`, `source` and the sections it sets."""
-    if name not in preset_names():
-        known = ", ".join(preset_names())
-        raise ConfigError(f"preset: got {name!r}, expected one of {known}.{did_you_mean(name, preset_names())}")
-    text = (resources.files("attentune.config") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)
+    files = _preset_files()
+    if name not in files:
+        known = ", ".join(sorted(files))
+        raise ConfigError(f"preset: got {name!r}, expected one of {known}.{did_you_mean(name, files)}")
+    return yaml.safe_load(files[name].read_text(encoding="utf-8"))
 
 
 def load_config(

@@ -184,7 +184,7 @@ class LabelsConfig:
     generator: str = setting(
         "none",
         "what is made from the training rows before each epoch: masked copies, or token labels",
-        choices="none masked-rows corruption flip released drop leave-one-out gradient integrated-gradients lime",
+        choices="none masked-rows corruption flip",
         plugins="attentune.label_generators",
     )
     ratio: float = setting(
@@ -194,44 +194,18 @@ class LabelsConfig:
         minimum=0,
         maximum=100,
     )
-    mask_share: float = setting(0.3, "masked-rows, flip, drop: share of a text's tokens to mask", minimum=0, maximum=1)
+    mask_share: float = setting(0.3, "masked-rows, flip: share of a text's tokens to mask", minimum=0, maximum=1)
     tolerance: float = setting(
         0.3,
         "regression: predictions that differ by at most this count as equal (on the scale of the labels)",
         minimum=0,
     )
-    reuse_predictions: bool = setting(
-        False,
-        "flip, released, with classes: reuse training-time predictions as the correctness check, which is faster;"
-        " false: predict all sentences again before each epoch",
-    )
-    targets: str = setting(
-        "hard",
-        "leave-one-out, gradient, integrated-gradients, lime: labels of 0 and 1, or values between them",
-        choices="hard soft",
-    )
-    top_share: float = setting(
-        0.3,
-        "hard targets from scores: the top tokens of this share get label 1, the bottom half 0, others none",
-        minimum=0,
-        maximum=0.5,
-    )
     shuffle: bool = setting(False, "control: shuffle an epoch's labels among the labelled tokens")
-    aug_ratio_each: float = setting(
-        0.2,
-        "released: how much the share of labelled samples rises each epoch, while it stays below 1",
-        minimum=0,
-        maximum=1,
+    options: Any = setting(
+        None,
+        "settings of a generator of another package, a mapping such as {name: value}",
+        mapping=True,
     )
-    aug_threshold: float = setting(
-        0.1, "released: the probability that a token starts a masked span", minimum=0, maximum=1
-    )
-    rm_threshold: float = setting(
-        0.7, "released: a draw above it masks 3 tokens, one between 2 x this - 1 and it 2, else 1", minimum=0, maximum=1
-    )
-    double_ori: bool = setting(False, "released: add all original rows to the samples of each epoch but the first")
-    steps: int = setting(16, "integrated-gradients: points on the path from the masked text to the text", minimum=1)
-    samples: int = setting(64, "lime: masked copies per text", minimum=2)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Checks of settings that are valid one by one but conflict with each other."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import BASELINE_NAMES, Config, DataConfig, ObjectiveConfig
@@ -38,6 +38,11 @@ def _model(config: Config) -> Iterator[str]:
             f"labels.generator: {generator} makes token labels, which need a token head; set"
             " model.token_gate.kind ssa, or take a preset such as ssa-co."
         )
+    options = config.labels.options
+    if not isinstance(options, Mapping | None):
+        yield f"labels.options: got {options!r}, expected a mapping such as {{name: value}}."
+    elif options is not None and not is_plugin(generator):
+        yield f"labels.options: goes with a generator of another package, but labels.generator is {generator}."
     if config.model.head.kind == "cross-attention" and config.model.pair_encoding == "cross-encoder":
         yield (
             "model.head.kind: cross-attention needs separately encoded texts, but model.pair_encoding is"
@@ -107,11 +112,6 @@ def _frozen(config: Config) -> Iterator[str]:
         return
     if config.training.encoder_learning_rate is not None:
         yield "training.encoder_learning_rate and training.freeze_encoder: choose one; a frozen encoder does not learn."
-    if config.labels.generator == "gradient":
-        yield (
-            "labels.generator: gradient needs the backward pass through the encoder, which training.freeze_encoder"
-            " leaves out; take another generator, or do not freeze."
-        )
 
 
 def _lora(config: Config) -> Iterator[str]:
@@ -122,11 +122,6 @@ def _lora(config: Config) -> Iterator[str]:
         return
     if training.freeze_encoder:
         yield "training.lora_rank and training.freeze_encoder: choose one; adapters train in the encoder."
-    if config.labels.generator == "gradient":
-        yield (
-            "labels.generator: gradient needs the gradients of the word embeddings, which stay as they are with"
-            " training.lora_rank; take another generator, or leave the adapters out."
-        )
 
 
 def _calibration(config: Config) -> Iterator[str]:

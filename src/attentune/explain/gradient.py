@@ -50,8 +50,12 @@ class PassCounter:
         return count
 
 
-class _EmbeddingHook:
-    """A forward hook on a model's word embeddings, attached while a `with` block runs; subclasses say what it does."""
+class EmbeddingLeaf:
+    """Replaces the word embeddings in the forward pass by a leaf tensor while a `with` block runs.
+
+    The backward pass ends there. Neither the encoder's weights nor their gradients are touched, so it works on a frozen
+    encoder too.
+    """
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -67,49 +71,6 @@ class _EmbeddingHook:
             self._handle.remove()
         self._handle = None
         self._clear()
-
-    def _on_forward(self, module: nn.Module, inputs: Any, output_BTE: Tensor) -> Tensor | None:
-        raise NotImplementedError
-
-    def _clear(self) -> None:
-        raise NotImplementedError
-
-
-class EmbeddingGradientHook(_EmbeddingHook):
-    """Keeps the word embeddings of the latest forward pass with gradients, and the gradient of its backward pass.
-
-    It changes nothing in either pass, so it can read the backward pass of training.
-    """
-
-    def _clear(self) -> None:
-        self._output_BTE: Tensor | None = None
-        self._gradient_BTE: Tensor | None = None
-
-    def _on_forward(self, module: nn.Module, inputs: Any, output_BTE: Tensor) -> None:
-        if output_BTE.requires_grad:
-            self._output_BTE, self._gradient_BTE = output_BTE.detach(), None
-            output_BTE.register_hook(self._on_backward)
-
-    def _on_backward(self, gradient_BTE: Tensor) -> None:
-        self._gradient_BTE = gradient_BTE
-
-    def take(self) -> tuple[Tensor, Tensor]:
-        """Return the word embeddings (B, T, E) and the loss's gradient there, and release both."""
-        output_BTE, gradient_BTE = self._output_BTE, self._gradient_BTE
-        self._clear()
-        if output_BTE is None or gradient_BTE is None:
-            raise RuntimeError(
-                "no gradient has reached the word embeddings, expected one from each backward pass: are the encoder's"
-                " weights frozen?"
-            )
-        return output_BTE, gradient_BTE
-
-
-class EmbeddingLeaf(_EmbeddingHook):
-    """Replaces the word embeddings in the forward pass by a leaf tensor, at which the backward pass ends.
-
-    Neither the encoder's weights nor their gradients are touched, so it works on a frozen encoder too.
-    """
 
     def _clear(self) -> None:
         self.given_BTE: Tensor | None = None
@@ -135,14 +96,9 @@ def gradient(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: S
     with torch.enable_grad(), EmbeddingLeaf(scorer.model) as leaf:
         logits_BC = scorer.forward(scorer.inputs(rows)).logits
         embedded_BTE, gradient_BTE = leaf.gradient(scorer.values(logits_BC, wanted_B))
-    # A fall of f is a rise of -f.
-    fall_BT = rise_if_masked(embedded_BTE, -gradient_BTE, mask_embedding(scorer.model, scorer.mask_token_id))
+    mask_E = mask_embedding(scorer.model, scorer.mask_token_id)
+    fall_BT = ((embedded_BTE - mask_E) * gradient_BTE).sum(dim=-1).float()
     return MethodScores(numpy_of(logits_BC), scorer.per_row(fall_BT, rows))
-
-
-def rise_if_masked(embedded_BTE: Tensor, gradient_BTE: Tensor, mask_E: Tensor) -> Tensor:
-    """Estimate to first order how far a function rises if a token is replaced by the mask token."""
-    return ((mask_E - embedded_BTE) * gradient_BTE).sum(dim=-1).float()
 
 
 @torch.no_grad()
@@ -183,7 +139,7 @@ def integrate(
     masked_1T: Tensor,
     *,
     steps: int,
-    copies_per_pass: int | None = None,
+    copies_per_pass: int,
 ) -> np.ndarray:
     """Integrated gradients of any function of a text's word embeddings, by `captum.attr.IntegratedGradients`."""
     from captum.attr import IntegratedGradients

@@ -51,36 +51,20 @@ def single_token_masks(features: Features, rows: np.ndarray) -> tuple[np.ndarray
     return owner_M, np.concatenate([np.zeros(0, np.int64), *places]).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class LimeVariant:
-    """The points in which programs of LIME differ."""
-
-    # From a number of features and a random key to the presence of each feature in one copy after another, (1,
-    # features) float32.
-    draw: Callable[[int, int], Iterator[Tensor]]
-    kernel_denominator: float  # a copy whose cosine distance from the text is d weighs exp(-d^2 / kernel_denominator)
-    copies_per_pass: int | None = None  # copies in one call of the model; None for all
-
-
-def _draw_like_lime_text(features: int, key: int) -> Iterator[Tensor]:
+def _lime_copies(tokens: int, key: int) -> Iterator[Tensor]:
     """The text itself, then copies that lack a uniformly drawn number of tokens."""
     generator = numpy_generator("lime-copies", key)
-    yield torch.ones(1, features)
+    yield torch.ones(1, tokens)
     while True:
-        present = np.ones((1, features), dtype=np.float32)
-        present[0, generator.choice(features, size=generator.integers(1, features + 1), replace=False)] = 0.0
+        present = np.ones((1, tokens), dtype=np.float32)
+        present[0, generator.choice(tokens, size=generator.integers(1, tokens + 1), replace=False)] = 0.0
         yield torch.from_numpy(present)
 
 
-def _draw_halves(features: int, key: int) -> Iterator[Tensor]:
-    """Copies that lack each token with probability 1/2, from PyTorch's global generator, seeded by the caller."""
-    while True:
-        yield torch.bernoulli(torch.full((1, features), 0.5))
-
-
-# The width of the kernel is 0.25 in both; the one has the form exp(-d^2 / (2 width^2)), the other exp(-d^2 / width^2).
-LIME_TEXT = LimeVariant(_draw_like_lime_text, kernel_denominator=2.0 * 0.25**2)
-LIME_CAPTUM = LimeVariant(_draw_halves, kernel_denominator=0.25**2, copies_per_pass=32)
+def _lime_weight(text: Tensor, copy: Tensor, present: Tensor, **options: Any) -> Tensor:
+    """Weigh a copy by its cosine distance d from the text: exp(-d^2 / (2 width^2)), the width being 0.25."""
+    distance = 1.0 - present.mean().sqrt()
+    return torch.exp(-(distance**2) / (2.0 * 0.25**2))
 
 
 def lime(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
@@ -90,41 +74,27 @@ def lime(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, setti
 
     Source: Ribeiro et al. 2016.
     """
-
-    def weights(value: ValueOfCopies, count: int, samples: int, key: int) -> Tensor:
-        return fit_lime(value, count, LIME_TEXT, samples=samples, key=key)
-
-    return _score_from_copies(scorer, rows, wanted_B, settings, "lime", weights, samples=settings.samples or 5000)
+    return _score_from_copies(scorer, rows, wanted_B, settings, "lime", _lime_weights, samples=settings.samples or 5000)
 
 
-def fit_lime(
-    value: ValueOfCopies, tokens: int, variant: LimeVariant, *, samples: int, key: int, constant_features: int = 0
-) -> Tensor:
+def _lime_weights(value: ValueOfCopies, count: int, samples: int, key: int) -> Tensor:
     """Fit LIME's linear model of a function, by ridge regression through `captum.attr.LimeBase`."""
     from captum._utils.models.linear_model import SkLearnRidge
     from captum.attr import LimeBase
 
-    features = tokens + constant_features
-
     def copies(text: Tensor, **options: Any) -> Iterator[Tensor]:
-        yield from variant.draw(features, key)
-
-    def closeness(text: Tensor, copy: Tensor, present: Tensor, **options: Any) -> Tensor:
-        distance = 1.0 - present[..., :tokens].mean().sqrt()
-        return torch.exp(-(distance**2) / variant.kernel_denominator)
+        yield from _lime_copies(count, key)
 
     method = LimeBase(
-        lambda present_SM: value(present_SM[:, :tokens]),
+        value,
         interpretable_model=SkLearnRidge(alpha=1.0),
-        similarity_func=closeness,
+        similarity_func=_lime_weight,
         perturb_func=copies,
         perturb_interpretable_space=False,
         from_interp_rep_transform=None,
         to_interp_rep_transform=lambda copy, text, **options: copy,
     )
-    per_pass = variant.copies_per_pass or samples
-    weights = method.attribute(torch.ones(1, features), n_samples=samples, perturbations_per_eval=per_pass)
-    return weights.flatten()[:tokens].float().cpu()
+    return method.attribute(torch.ones(1, count), n_samples=samples, perturbations_per_eval=samples)
 
 
 def shap(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:

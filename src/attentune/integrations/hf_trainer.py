@@ -21,8 +21,8 @@ from attentune.models.build import build_model, load_tokenizer
 from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import Tokenizer, label_space_of
 from attentune.nn.losses import NO_LABEL
-from attentune.token_labels.base import LabelGenerator, LabelSource, PredictionComparator
-from attentune.token_labels.planner import TrainingScorer, build_generator
+from attentune.token_labels.base import LabelSource, PredictionComparator, TrainingScorer
+from attentune.token_labels.flip import Flip
 
 
 def new_model(
@@ -146,10 +146,6 @@ class SSACollator:
         return batch
 
 
-# The generators that use each row once per epoch and need no output of the training step.
-USABLE = ("flip", "drop", "leave-one-out", "integrated-gradients", "lime")
-
-
 def _accelerator() -> Accelerator:
     """Return an Accelerator of the Trainer's processes and device that leaves its gradient accumulation as it is."""
     return Accelerator(gradient_accumulation_plugin=GradientAccumulationPlugin(**GradientState().plugin_kwargs))
@@ -192,7 +188,7 @@ class SSACallback(TrainerCallback):
             overrides: settings of these sections by dotted name, such as {"labels.ratio": 2.0, "objective.alpha": 0.9}.
 
         Raises:
-            ConfigError: a setting is invalid, the generator is not one of `USABLE`, or the model has no token gate.
+            ConfigError: a setting is invalid, the generator is not `flip`, or the model has no token gate.
             DataError: the rows lack tokens or labels.
         """
         config = load_config(overrides=overrides, preset=preset)
@@ -207,7 +203,7 @@ class SSACallback(TrainerCallback):
             is_regression=self._space.task_type == "regression",
         )
         self.targets: dict[Key, np.ndarray] = {}
-        self._generator: LabelGenerator | None = None
+        self._generator: Flip | None = None
         self.collator = SSACollator(model, tokenizer, self.targets)
         self.facts: list[dict[str, Any]] = []
 
@@ -215,12 +211,7 @@ class SSACallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Build the label generator; its random choices depend only on the Trainer's seed, the epoch and the row."""
-        is_regression = self._space.task_type == "regression"
-        comparator = PredictionComparator(
-            self._space,
-            tolerance=self._settings.tolerance,
-            score_range=float(np.ptp(self._gold)) if is_regression else 1.0,
-        )
+        comparator = PredictionComparator(self._space, tolerance=self._settings.tolerance)
         ids = {"pad_token_id": self._tokenizer.pad_token_id, "mask_token_id": self._tokenizer.mask_token_id}
         source = LabelSource(
             features=self._features,
@@ -230,7 +221,7 @@ class SSACallback(TrainerCallback):
             mask_token_id=ids["mask_token_id"],
             seed=args.seed,
         )
-        self._generator = build_generator(self._settings, source)
+        self._generator = Flip(self._settings, source)
         self.targets.clear()
         self.facts.clear()
 
@@ -270,10 +261,10 @@ def _check_left_to_trainer(config: Config) -> None:
 
 def _check(model: AttentuneForSequenceClassification, config: Config) -> None:
     problems = []
-    if config.labels.generator not in USABLE:
+    if config.labels.generator != "flip":
         problems.append(
-            f"labels.generator: got {config.labels.generator}, expected one that transformers' Trainer leaves room for:"
-            f" {', '.join(USABLE)}. For the others use attentune.train."
+            f"labels.generator: got {config.labels.generator}, expected flip, the one that works with transformers'"
+            " Trainer. For the others use attentune.train."
         )
     if getattr(model, "token_gate", None) is None:
         problems.append(

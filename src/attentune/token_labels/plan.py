@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ from safetensors.numpy import load_file, save_file
 
 from attentune.data.tokenization import Features
 from attentune.errors import CheckpointError
-from attentune.nn.losses import NO_LABEL
 
 
 @dataclass(frozen=True)
 class TokenLabels:
     """The token labels of an epoch's samples, in one flat array."""
 
-    values: np.ndarray  # (sum of lengths,) float32 from 0 to 1; `NO_LABEL` where a token has no label
+    values: np.ndarray  # (sum of lengths,) float32 from 0 to 1; `nn.losses.NO_LABEL` where a token has no label
     starts: np.ndarray  # (M + 1,) int64; sample n has values[starts[n]:starts[n + 1]]
 
     def sample(self, number: int) -> np.ndarray:
@@ -75,58 +73,12 @@ class EpochPlan:
             raise ValueError("the labels are of other tokens")
 
 
-class LabelSums:
-    """Averages token labels; a token that is labelled more than once gets the mean."""
-
-    def __init__(self, starts: np.ndarray) -> None:
-        self._starts = starts
-        self._sums = np.zeros(int(starts[-1]), dtype=np.float64)
-        self._counts = np.zeros(int(starts[-1]), dtype=np.int32)
-
-    def add(self, row: int, places: np.ndarray, value: float) -> None:
-        """Label the tokens at these positions of a row, each at most once per call."""
-        self._sums[self._starts[row] + places] += value
-        self._counts[self._starts[row] + places] += 1
-
-    def means(self) -> np.ndarray:
-        """Return the mean labels, (sum of lengths,) float32; `NO_LABEL` where there are none."""
-        labelled = self._counts > 0
-        means = np.full(len(self._sums), NO_LABEL, dtype=np.float32)
-        means[labelled] = self._sums[labelled] / self._counts[labelled]
-        return means
-
-
 def shuffled(values: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Permute the labels among the labelled tokens: an uninformative control."""
     mixed = values.copy()
     labelled = np.flatnonzero(values >= 0)
     mixed[labelled] = values[generator.permutation(labelled)]
     return mixed
-
-
-def labels_from_scores(
-    scores: np.ndarray, ordinary: Sequence[int] | np.ndarray, *, targets: str, top_share: float
-) -> np.ndarray:
-    """Convert one row's importance scores to token labels.
-
-    Hard: the top share (at least one token, if its score is positive) is 1, the bottom half 0, the rest has no label.
-    Soft: the score divided by the row's highest, clipped at 0; all 0 if no score is positive.
-    """
-    labels = np.full(len(scores), NO_LABEL, dtype=np.float32)
-    places = np.asarray(ordinary, dtype=np.int64)
-    if len(places) == 0:
-        return labels
-    row_scores = scores[places].astype(np.float64)
-    if targets == "soft":
-        highest = row_scores.max()
-        labels[places] = np.clip(row_scores, 0.0, None) / highest if highest > 0 else 0.0
-        return labels
-    order = places[np.argsort(-row_scores, kind="stable")]
-    top = max(1, round(top_share * len(places)))
-    labels[order[len(places) - len(places) // 2 :]] = 0.0
-    chosen = order[:top]
-    labels[chosen[scores[chosen] > 0]] = 1.0
-    return labels
 
 
 LABELS_FILE = "labels.safetensors"

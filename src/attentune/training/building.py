@@ -14,8 +14,8 @@ from attentune.models.cpu_layers import use_fused_layers, use_own_attention
 from attentune.models.slots import check_peft
 from attentune.nn.compiled.attention import use_fast_dropout
 from attentune.nn.compiled.checks import unavailable_reason
-from attentune.token_labels.base import LabelSource, PredictionComparator
-from attentune.token_labels.planner import EpochPlanner, TrainingScorer, build_generator
+from attentune.token_labels.base import LabelSource, PredictionComparator, TrainingScorer
+from attentune.token_labels.planner import EpochPlanner, build_generator
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.debias import debiased
 from attentune.training.linear_probe import FrozenStates, evaluation_caches, is_probed
@@ -132,11 +132,7 @@ def build_planner(inputs: RunInputs, model: Any) -> EpochPlanner:
         pad_token_id=tokenizer.pad_token_id,
         mask_token_id=tokenizer.mask_token_id,
     )
-    comparator = PredictionComparator(
-        inputs.data.label_space,
-        tolerance=config.labels.tolerance,
-        score_range=float(np.ptp(inputs.labels)) if inputs.is_regression else 1.0,
-    )
+    comparator = PredictionComparator(inputs.data.label_space, tolerance=config.labels.tolerance)
     source = LabelSource(
         features=inputs.features["train"],
         gold=inputs.labels,

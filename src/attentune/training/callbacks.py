@@ -333,10 +333,6 @@ def ending(result: RunResult, folder: Path, *, is_best: bool) -> str:
 def label_line(facts: Mapping[str, Any]) -> str:
     """Format an epoch's label counts as one line: "labels: 800 probed, 640 correct; 900 tokens at 1, 3,000 at 0"."""
     sentences = ", ".join(f"{facts[name]:,} {name}" for name in ("probed", "correct", "flipped") if name in facts)
-    if "reused_wrong_share" in facts:
-        sentences += (
-            f", {facts['reused']:,} reused ({facts['reused_wrong_share']:.0%} of {facts['reused_checked']} wrong)"
-        )
     tokens = f"{facts['ones']:,} tokens at 1, {facts['zeros']:,} at 0 ({facts['seconds']:.1f} s)"
     return f"labels: {sentences}; {tokens}" if sentences else f"labels: {tokens}"
 

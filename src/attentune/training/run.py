@@ -190,7 +190,7 @@ def epochs(trainer: Trainer) -> Iterator[bool]:
     if trainer.begin():
         trainer.evaluate()
         yield True
-    with trainer.planner.generator.on_train(), contextlib.suppress(PlanCancelled):
+    with contextlib.suppress(PlanCancelled):
         while not trainer.is_finished and not trainer.stop.requested:
             plan = trainer.plan_epoch()
             steps = trainer.batches(plan)
@@ -232,8 +232,6 @@ def forward_backward(
     sums_3 = trainer.objective.sums(output, *targets) * batch.share
     # Processes average their gradients; the factor turns that into the sum over all rows.
     trainer.accelerator.backward(denominators.combine(sums_3) * trainer.accelerator.num_processes)
-    if batch.share:
-        trainer.planner.generator.on_backward(batch.rows, batch.inputs, output.logits)
     return sums_3.detach()
 
 

@@ -1,0 +1,1 @@
+"""Presets of the lab, as entry point of the group `attentune.presets`."""
