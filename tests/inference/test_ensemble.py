@@ -106,7 +106,7 @@ def test_members_that_do_not_fit_in_memory_are_loaded_for_each_prediction(folder
     monkeypatch.setattr(ensembles, "KEPT_BYTES", 1000)
     loads: list[Path] = []
     original = Predictor.load
-    monkeypatch.setattr(Predictor, "load", lambda path, task=None: loads.append(path) or original(path, task))
+    monkeypatch.setattr(Predictor, "load", lambda path: loads.append(path) or original(path))
     dropped = original(folder)
     for _ in range(2):
         np.testing.assert_array_equal(predict_rows(dropped, rows), expected)

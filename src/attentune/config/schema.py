@@ -202,9 +202,7 @@ class LabelsConfig:
     )
     shuffle: bool = setting(False, "control: shuffle an epoch's labels among the labelled tokens")
     options: Any = setting(
-        None,
-        "settings of a generator of another package, a mapping such as {name: value}",
-        mapping=True,
+        None, "settings of a generator of another package, a mapping such as {name: value}", yaml=True
     )
 
 

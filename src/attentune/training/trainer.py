@@ -81,7 +81,6 @@ class PlanCancelled(Exception):
 class TrainingBatch:
     """The samples of one forward pass, on the device."""
 
-    rows: np.ndarray  # the training row of each sample
     inputs: dict[str, Tensor]  # what the model is called with
     labels_B: Tensor
     token_labels_BT: Tensor | None
@@ -272,7 +271,6 @@ class Trainer:
         if self.frozen is not None:
             inputs["encoded_BTD"] = self.frozen.batch(rows, inputs["input_ids"].shape[1])
         return TrainingBatch(
-            rows=rows,
             inputs=inputs,
             labels_B=torch.from_numpy(self._labels[rows]).to(device),
             token_labels_BT=None if batch.token_labels is None else batch.token_labels.to(device),
