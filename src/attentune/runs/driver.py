@@ -76,7 +76,8 @@ def _record(task: RunTask, record_store: RecordStore, stop: StopRequest) -> RunR
     from attentune.training.run import train  # noqa: F401  (so that the run's time excludes the import)
 
     run, folder, config = task.run, record_store.run_folder(task.run), task.config()
-    print(f"{time.strftime('%H:%M:%S')} process {os.getpid()}: {run.name}", file=sys.stderr, flush=True)
+    # One write, not a line and then its end: workers may share a log.
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} process {os.getpid()}: {run.name}\n")
     began = time.perf_counter()
     try:
         result = _train(task, folder)
