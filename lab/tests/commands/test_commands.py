@@ -29,9 +29,9 @@ def listed(run: Path, *rows: Any, **options: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def run(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of ssa-hybrid with gradient labels, which every second epoch has."""
+    """A finished run of ssa-hybrid with labels of `flip`, which every epoch but the first has."""
     folder = tmp_path_factory.mktemp("ssa")
-    trained(folder, tiny("bert"), preset="ssa-hybrid", labels__generator="gradient")
+    trained(folder, tiny("bert"), preset="ssa-hybrid")
     return folder / "run"
 
 
@@ -77,7 +77,7 @@ def test_pairs_and_scores_are_listed_as_they_are(tiny: Tiny, tmp_path: Path) -> 
     lines = ["sentence1,sentence2,label", *(f"{first},{second},{score}" for first, second, score in pairs)]
     (tmp_path / "scores.csv").write_text("\n".join(lines) + "\n")
     data = {f"data__{split}_file": str(tmp_path / "scores.csv") for split in ("train", "validation")}
-    method = {"preset": "ssa-hybrid", "labels__generator": "gradient", "data__task_type": "regression"}
+    method = {"preset": "ssa-hybrid", "data__task_type": "regression"}
     trained(tmp_path, tiny("bert"), **method, **data)
     lines = listed(tmp_path / "run")
     shown = [(first, second, round(score, 6)) for first, second, score in pairs]
