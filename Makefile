@@ -9,6 +9,7 @@ CONSTRAINTS := requirements/constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 DEMO_STAMP := $(VENV)/.demo
 STAMP := $(VENV)/.installed
+LAB_STAMP := $(VENV)/.lab
 # What is compiled is kept, whatever the environment says: else each process compiles every test again.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 DEMO_ARGS ?=
@@ -38,6 +39,11 @@ $(STAMP): $(DEMO_STAMP)
 	$(PIP) install --quiet -c $(CONSTRAINTS) -e '.[embedded,dev]'
 	@touch $@
 
+# Again when its pyproject.toml changes: the entry points of commands, presets and generators are read as installed.
+$(LAB_STAMP): $(STAMP) lab/pyproject.toml
+	$(PIP) install --quiet --no-deps -e lab
+	@touch $@
+
 .PHONY: demo
 demo: $(DEMO_STAMP)  ## train methods on real sentences of two domains, score them on a third and print the leaderboard
 	$(BIN)/attentune demo $(DEMO_ARGS)
@@ -51,8 +57,7 @@ test-integration: $(STAMP)  ## the rest of what CI runs: kills, processes, compa
 	$(PYTEST) -n 2 -m "integration and not slow"
 
 .PHONY: test-lab
-test-lab: $(STAMP)  ## what CI runs of the tests of the lab, which this installs
-	@$(BIN)/python -c "import attentune_lab" 2>/dev/null || $(PIP) install --quiet --no-deps -e lab
+test-lab: $(LAB_STAMP)  ## what CI runs of the tests of the lab, which this installs
 	$(PYTEST) -n 2 -m "not slow" lab/tests
 
 .PHONY: test-all
