@@ -98,6 +98,7 @@ _MEANT = {
     "--resume goes on with the last checkpoint in --output_dir.": "resume_from_checkpoint",
     "Low-rank adapters are --lora_rank N.": "lora use_lora",
     "A finished run is quantized by `attentune export RUN --quantize int8`.": "quantize",
+    "A run or an export is uploaded by `hf upload NAME FOLDER`.": "push_to_hub hub_model_id",
     "The warm-up is --warmup_ratio (a share of training) or --warmup_steps.": "warmup",
     "The time that auto may take is --time_limit, such as --time_limit 10m.": "time timeout time_budget max_time",
     "predict and explain write --output_file; the run folder of train is --output_dir.": "output_path",
