@@ -59,6 +59,7 @@ SCRIPTS = {
 MORE: dict[str, list[Callable[[Path], None]]] = {
     "lab/docs/commands.md": [material.write_released],
     "lab/docs/released-ssa.md": [material.write_released],
+    "docs/auto.md": [material.write_orders],
     "docs/data.md": [material.write_answers, material.write_dataset],
     "docs/reliability.md": [material.write_pickle],
     "docs/several-processes.md": [material.write_corpus],

@@ -138,6 +138,21 @@ def write_answers(folder: Path) -> None:
         _labelled(folder / f"{name}.csv", rows, ["question", "answer", "rating"], _sides)
 
 
+def write_orders(folder: Path) -> None:
+    draw = random.Random(2)
+    rows = [
+        [
+            _text(draw),
+            draw.randrange(5, 90),
+            draw.choice(["lamp", "chair"]),
+            draw.choice(["10115", "20095"]),
+            _sides(draw),
+        ]
+        for _ in range(90)
+    ]
+    _write(folder / "orders.csv", ["text", "price", "product", "zip", "label"], rows)
+
+
 def write_dataset(folder: Path) -> None:
     from datasets import Dataset, DatasetDict
 
