@@ -178,7 +178,7 @@ def choose_columns(
     check_extra(columns, names, source)
     cure = "If that is wrong, give --text_column or --label_column."
     held = f"Columns chosen by what they hold: {', '.join(by_content)}. {cure}" if by_content else None
-    # Without labels a trained run reads the rows; what it reads is told by `columns_notes`.
+    # Without labels a trained run reads the rows; `columns_notes` names its columns.
     named = _names_note(columns, by_name, names, config) if want_label else None
     notes = (named, held, note)
     return columns, tuple(one for one in notes if one is not None)

@@ -32,7 +32,7 @@ _CUT_SHARE, _CONFLICT_SHARE, _IMBALANCE_SHARE, _SMALL_GAP = 0.05, 0.001, 0.8, 0.
 _ALIKE, _FEWEST_LETTERS, _RARE_SHARE, _MOST_NAMES = 0.85, 5, 0.1, 2000
 # A difference from train is shown if chance makes it once in a thousand comparisons and it is at least this large: in
 # points of a label's share, in standard deviations of the scores, as a ratio of median lengths, in points of unseen
-# words above what a tenth of train has.
+# words above those of a tenth of train.
 _P, _LEAST_SHARE, _LEAST_SCORE, _LEAST_RATIO, _LEAST_UNSEEN = 0.001, 0.05, 0.2, 1.25, 0.05
 _FEWEST_ROWS, _MOST_ROWS = 20, 5000
 _WORD = re.compile(r"\w+")

@@ -1,4 +1,4 @@
-"""Which texts to label next: those of which a run is least certain."""
+"""Texts to label next: those with the least certain predictions."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How a run trains: batches, steps, evaluation, and what the log is told. `run.py` calls these by name."""
+"""Batches, steps, evaluation and log of a run. `run.py` calls these by name."""
 
 import contextlib
 import functools
