@@ -38,6 +38,7 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "product": {"preset": "bert-mean", "objective.debias": "product"},
     "confidence": {"preset": "bert-mean"},
     "entropy": {"preset": "bert-mean"},
+    "unflipped": {"preset": "ssa-hybrid"},
     "ignore": {"preset": "bert-mean", "data.ignore_words": "the planted words"},
 }
 SEEDS = tuple(map(str, range(13, 23)))
@@ -127,6 +128,7 @@ def train_and_score(folder: Path) -> dict[str, Any]:
     from attentune.training.debias import out_of_fold
     from attentune.training.run import train
     from benchmarks.attention_entropy import regularised
+    from benchmarks.unflipped_tokens import without_weight
 
     job = json.loads((folder / "job").read_text())
     drawn, settings = draw_of(job["set"], job["seed"], job["train_rows"]), job["settings"]
@@ -145,7 +147,8 @@ def train_and_score(folder: Path) -> dict[str, Any]:
         rows, space = data.splits["train"], data.label_space
         weights_N = row_weights(out_of_fold(rows, space, config.training.seed), rows.labels)
         data = replace(data, splits={"train": replace(rows, weights=weights_N)})
-    with regularised() if job["contender"] == "entropy" else contextlib.nullcontext():
+    changed = {"entropy": regularised, "unflipped": without_weight}
+    with changed.get(job["contender"], contextlib.nullcontext)():
         result = train(config, data=data, display=ProgressDisplay(quiet=True))
     seconds, saved, accuracies = time.perf_counter() - began, Predictor.load(folder / "run"), {}
     for part, rows in drawn.scored.items():

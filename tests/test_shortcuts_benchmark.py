@@ -263,6 +263,42 @@ def test_entropy_is_added_to_the_loss_of_training(program, tiny, tmp_path):
     assert losses[0.5] - losses[0.0] == pytest.approx(0.5 * statistics.fmean(entropies), rel=1e-4)
 
 
+def test_the_weight_of_unflipped_tokens_is_that_of_a_plain_loop(program):
+    from benchmarks.unflipped_tokens import weight_of_unflipped
+
+    weights_BT = torch.tensor([[0.0, 0.2, 0.5, 0.3, 0.0], [0.0, 0.6, 0.4, 0.0, 0.0]])
+    labels_BT = torch.tensor([[-1.0, 0.0, 1.0, -1.0, -1.0], [-1.0, 0.5, 0.0, -1.0, -1.0]])
+    total = 0.0
+    for weights, labels in zip(weights_BT.tolist(), labels_BT.tolist(), strict=True):
+        count = sum(weight > 0 for weight in weights)
+        total += sum((1 - y) * count * weight for weight, y in zip(weights, labels, strict=True) if y >= 0)
+    assert weight_of_unflipped(weights_BT, labels_BT).item() == pytest.approx(total)
+
+
+def test_the_weight_of_unflipped_tokens_replaces_the_loss_of_the_token_head(program, tiny, tmp_path):
+    from attentune.config import load_config
+    from attentune.nn import heads
+    from attentune.training.callbacks import ProgressDisplay
+    from attentune.training.objective import Objective
+    from attentune.training.run import train
+    from benchmarks.unflipped_tokens import without_weight
+
+    before, losses = (Objective.sums, heads.importance_weights), {}
+    for name in ("released", "turned"):
+        given = settings(tmp_path, tiny(), training__num_train_epochs=2)
+        given |= {"training.output_dir": str(tmp_path / name)}
+        config = load_config(preset="ssa-hybrid", overrides=given)
+        with without_weight() if name == "turned" else contextlib.nullcontext():
+            train(config, display=ProgressDisplay(quiet=True))
+        lines = map(json.loads, (tmp_path / name / "log.jsonl").read_text().splitlines())
+        (labels,) = (line["labels"] for line in lines if line.get("labels", {}).get("zeros"))
+        losses[name] = labels["token_loss"]
+    # All weights of an untrained token head are nearly equal, and tokens that flipped count nothing.
+    assert losses["turned"] == pytest.approx(labels["zeros"] / (labels["zeros"] + labels["ones"]), rel=0.05)
+    assert losses["turned"] != pytest.approx(losses["released"], rel=1e-3)
+    assert (Objective.sums, heads.importance_weights) == before
+
+
 def record(name, seed, contender, with_, against, unshifted):
     accuracy = {"with": with_, "against": against, "unshifted": unshifted}
     if name == "hans":
