@@ -1,4 +1,4 @@
-"""SSA's labels turned round, a contender of `benchmarks.shortcuts`: words that do not change a prediction get no weight.
+"""SSA's labels turned round, a contender of `benchmarks.shortcuts`: words that change no prediction get no weight.
 
     alpha * task loss + (1 - alpha) * mean over labelled tokens i of (1 - y_i) n w_i
 
