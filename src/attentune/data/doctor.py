@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.data.cues import Cue, Cues, find_cues, ignore_flag
+from attentune.data.cues import Cue, find_cues, ignore_flag
 from attentune.data.dataset import Finding, RowSource, TaskData, TextRows, shown_label, some_names
 from attentune.data.labels import NO_LABEL, found_separator, label_key, parse_number
 from attentune.data.splits import normalised
@@ -107,7 +107,7 @@ def examine(
         label_names=data.label_space.names,
         splits={split.name: split.report() for split in splits},
         findings=tuple(sorted(findings, key=lambda finding: finding.level != "warning")),
-        cues=tuple(cue for split in splits for cue in split.cues.found),
+        cues=tuple(cue for split in splits for cue in split.cues[0]),
     )
 
 
@@ -166,11 +166,11 @@ class _Split:
         return ([], []) if self.train is None else (_words(self.rows), _words(self.train))
 
     @functools.cached_property
-    def cues(self) -> Cues:
-        """The cues of train; none of other splits."""
+    def cues(self) -> tuple[tuple[Cue, ...], int]:
+        """The cues of train, and the number of rows that were looked at; none of other splits."""
         labels = self.labels
         if self.name != "train" or labels is None or self.space.task_type == "regression":
-            return Cues((), 0)
+            return (), 0
         return find_cues(
             self.rows, labels == 1 if labels.ndim == 2 else labels[:, None] == np.arange(self.space.num_labels)
         )
@@ -410,18 +410,20 @@ def _damaged_word(texts: Iterable[str]) -> str | None:
 
 def _cues(split: _Split) -> _Found:
     """Names, numbers, marks and the like that go with one label, and should perhaps not decide."""
-    if not (cues := split.cues).found:
+    cues, looked_at = split.cues
+    if not cues:
         return
-    kinds, names = {cue.kind for cue in cues.found}, split.space.names
-    what = _count(len(cues.found), kinds.pop() if len(kinds) == 1 else "phrase")
-    what, them = (f"{what} that goes", "it") if len(cues.found) == 1 else (f"{what} that go", "them")
-    counts = (f"{cue.label_rows:,} of {cue.rows:,} rows are {names[cue.label]!r}" for cue in cues.found)
-    shown = ", ".join(f"{quote(cue.text)} ({count})" for cue, count in zip(cues.found, counts, strict=True))
-    sampled = "" if cues.rows == len(split.rows) else f", of {cues.rows:,} rows that were looked at"
+    kinds, names = {cue.kind for cue in cues}, split.space.names
+    what = _count(len(cues), kinds.pop() if len(kinds) == 1 else "phrase")
+    what, them = (f"{what} that goes", "it") if len(cues) == 1 else (f"{what} that go", "them")
+    shown = ", ".join(
+        f"{quote(cue.text)} ({cue.label_rows:,} of {cue.rows:,} rows are {names[cue.label]!r})" for cue in cues
+    )
+    sampled = "" if looked_at == len(split.rows) else f", of {looked_at:,} rows that were looked at"
     # The figures are means over three planted cues of ten seeds, results/shortcuts.
     robust = "; or --preset robust, with which planted cues cost 14 points of accuracy instead of 49"
     robust = "" if split.space.is_multilabel else robust
-    flag = ignore_flag([cue.text for cue in cues.found])
+    flag = ignore_flag([cue.text for cue in cues])
     cure = f"Leave {them} out of all texts, if a model should not decide by {them}: {flag}{robust}."
     message = f"{what} with one label may be a shortcut (--ignore_words): {shown}{sampled}."
     yield "warning", message, cure, ()
