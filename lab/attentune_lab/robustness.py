@@ -14,8 +14,7 @@ import numpy as np
 from attentune.data.dataset import TaskData, TextRows
 from attentune.errors import DataError
 from attentune.inference.predictor import Predictor
-from attentune.metrics.intervals import weighted_score
-from attentune.metrics.metrics import METRICS, predictions_of
+from attentune.metrics.metrics import METRICS, predictions_of, weighted_score
 from attentune.seeding import numpy_generator
 from attentune.stats.estimate import bootstrap_interval
 from attentune_lab.interval import Interval
@@ -168,7 +167,7 @@ class _Scorer:
 
     def score(self, predictions: np.ndarray) -> Score:
         """Return a function from row indices, which may repeat, to the score of these rows."""
-        rows, weighted = len(self._labels), weighted_score(self._metric, self._labels, predictions)
+        rows, weighted = len(self._labels), weighted_score(self._metric.name, self._labels, predictions)
         if weighted is not None:  # 50 times as fast for label sets
             return lambda places: weighted(np.bincount(places, minlength=rows).astype(np.float64))
         return lambda places: self._metric.score(self._labels[places], predictions[places])

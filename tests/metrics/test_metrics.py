@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
+from sklearn import metrics
 
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
@@ -18,15 +19,17 @@ from attentune.metrics.confusion import (
     CONFUSION_SCORES,
     bootstrap_confusion_interval,
     confusion_counts,
+    confusion_score,
     scores_without_each,
 )
-from attentune.metrics.intervals import score_interval, weighted_score
+from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import (
     METRICS,
     choose_metric,
     predictions_of,
     probabilities_of,
     score_predictions,
+    weighted_score,
 )
 from attentune.stats.estimate import bootstrap_interval
 
@@ -121,6 +124,31 @@ def test_metrics_of_classes_are_those_of_plain_loops(pairs: list[tuple[int, int]
     binary = [(t % 2, p % 2) for t, p in pairs]
     found = score("f1", [t for t, _ in binary], [p for _, p in binary])
     assert found == pytest.approx(plain_f1(binary, 1), abs=1e-9)
+
+
+AVERAGED = {
+    "f1": "binary",
+    "precision": "binary",
+    "recall": "binary",
+    "f1_macro": "macro",
+    "precision_macro": "macro",
+    "recall_macro": "macro",
+    "f1_micro": "micro",
+    "f1_weighted": "weighted",
+    "f1_samples": "samples",
+}
+
+
+@given(CLASSES)
+def test_averages_are_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+    classes = np.array(pairs).T
+    sets = [values[:, None] >> np.arange(3) & 1 for values in classes]  # their binary digits
+    for name, average in AVERAGED.items():
+        function = getattr(metrics, f"{name.split('_')[0]}_score")
+        given = {"binary": [classes % 2], "samples": [sets]}.get(average, [classes, sets])
+        for labels, predictions in given:
+            wanted = function(labels, predictions, average=average, zero_division=float(average == "samples"))
+            assert METRICS[name].score(labels, predictions) == pytest.approx(wanted, abs=1e-12), name
 
 
 @given(NUMBERS)
@@ -414,7 +442,7 @@ def test_weighted_rows_score_like_repeated_ones(metric, classes):
     if not classes:
         labels, predictions = ((generator.random((60, 4)) < 0.3).astype(np.int64) for _ in range(2))
     chosen = generator.integers(0, 60, 60)
-    score = weighted_score(METRICS[metric], labels, predictions)
+    score = weighted_score(metric, labels, predictions)
     wanted = METRICS[metric].score(labels[chosen], predictions[chosen])
     assert score(np.bincount(chosen, minlength=60) * 1.0) == pytest.approx(wanted, abs=1e-12)
 
@@ -424,7 +452,7 @@ def test_intervals_of_many_classes_are_those_of_all_cells():
     counts = confusion_counts(labels, predictions)
     low, high = bootstrap_confusion_interval("f1_macro", counts, np.random.default_rng(0), resamples=3000)
     resamples = np.random.default_rng(1).multinomial(400, counts.reshape(-1) / 400, size=3000).reshape(-1, 40, 40)
-    wanted = np.quantile(CONFUSION_SCORES["f1_macro"](resamples.astype(float)), [0.025, 0.975])
+    wanted = np.quantile(confusion_score("f1_macro", resamples.astype(float)), [0.025, 0.975])
     assert (low, high) == pytest.approx(wanted, abs=0.1 * np.ptp(wanted))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from attentune.metrics.confusion import CONFUSION_SCORES, confusion_counts
+from attentune.metrics.confusion import confusion_counts, confusion_score
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import holm
 from attentune.stats.estimate import mean_over_seeds
@@ -183,7 +183,7 @@ def _score(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray) -> floa
         return float(np.corrcoef(labels_N, predictions_N)[0, 1])
     size = int(max(labels_N.max(), predictions_N.max())) + 1
     counts = confusion_counts(labels_N.astype(np.int64), predictions_N.astype(np.int64), max(2, size))
-    return float(CONFUSION_SCORES[metric](counts))
+    return float(confusion_score(metric, counts))
 
 
 if __name__ == "__main__":

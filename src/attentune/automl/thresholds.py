@@ -19,16 +19,9 @@ from sklearn.linear_model import LogisticRegression
 
 from attentune.data.dataset import LabelSpace
 from attentune.metrics.calibration import best_threshold
-from attentune.metrics.confusion import (
-    CONFUSION_SCORES,
-    ConfusionSums,
-    confusion_score,
-    has_confusion_score,
-    ratio,
-    scores_without_each,
-)
-from attentune.metrics.intervals import example_values, weighted_score
-from attentune.metrics.metrics import Metric, predictions_of, probabilities_of
+from attentune.metrics.confusion import confusion_score, has_confusion_score, scores_without_each
+from attentune.metrics.intervals import example_values
+from attentune.metrics.metrics import Metric, predictions_of, probabilities_of, weighted_score
 from attentune.seeding import numpy_generator
 
 # Metrics whose per-example values take one pass.
@@ -38,12 +31,6 @@ _RESAMPLES = 50
 
 def utility(metric: Metric, labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the score, negated if lower is better; -inf if it is undefined."""
-    if has_confusion_score(metric.name, labels):
-        return float(confusion_score(metric.name, ConfusionSums.of_rows(labels, predictions)))
-    if labels.ndim == 2 and metric.name in ("f1_macro", "f1_micro"):
-        parts = np.stack([2.0 * (labels & predictions).sum(axis=0), (labels + predictions).sum(axis=0)])
-        hits, sizes = parts if metric.name == "f1_macro" else parts.sum(axis=1, keepdims=True)
-        return float(ratio(hits, sizes.astype(np.float64)).mean())
     score = metric.score(labels, predictions)
     return -math.inf if math.isnan(score) else score if metric.greater_is_better else -score
 
@@ -82,7 +69,7 @@ def paired_gain(metric: Metric, labels: np.ndarray, base: np.ndarray, other: np.
     else:
         generator = numpy_generator("auto paired gain", len(labels))
         draws = [generator.integers(0, len(labels), len(labels)) for _ in range(_RESAMPLES)]
-        of_base, of_other = (weighted_score(metric, labels, one) for one in (base, other))
+        of_base, of_other = (weighted_score(metric.name, labels, one) for one in (base, other))
         if of_base is not None and of_other is not None:
             sign = 1 if metric.greater_is_better else -1
             counts = [np.bincount(drawn, minlength=len(labels)).astype(np.float64) for drawn in draws]
@@ -205,7 +192,7 @@ def _best_of_two_classes(shares_N: np.ndarray, labels: np.ndarray, metric: Metri
     sums_2V = np.stack([np.bincount(place_N, weights=share_N) for share_N in (1 - expected_N, expected_N)])
     below_2K = np.cumsum(sums_2V, axis=1)[:, :-1]
     counts_K22 = np.stack([below_2K, sums_2V.sum(axis=1, keepdims=True) - below_2K], axis=-1).transpose(1, 0, 2)
-    return _best(candidates, CONFUSION_SCORES[metric.name](counts_K22), 0.5)
+    return _best(candidates, confusion_score(metric.name, counts_K22), 0.5)
 
 
 def _calibrated(shares_N: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
@@ -241,7 +228,7 @@ def _cut_points(means_N: np.ndarray, expected_NC: np.ndarray, metric: Metric) ->
     # Expected rows of each class whose mean lies below each point of the grid, then below -inf and inf.
     below_GC = np.stack([expected_NC[means_N < point].sum(axis=0) for point in (-np.inf, *grid, np.inf)])
     places = [0, *(np.searchsorted(grid, cuts) + 1), len(grid) + 1]
-    score = CONFUSION_SCORES.get(metric.name, _negative_absolute_error)
+    is_error = metric.name == "mean_absolute_error"
     for _ in range(_MAX_SWEEPS):
         before = list(places)
         for cut in range(1, classes):
@@ -249,7 +236,8 @@ def _cut_points(means_N: np.ndarray, expected_NC: np.ndarray, metric: Metric) ->
             edges = np.repeat(np.array(places)[:, None], len(candidates), axis=1)
             edges[cut] = candidates
             counts_KCC = np.diff(below_GC[edges], axis=0).transpose(1, 2, 0)
-            places[cut] = int(_best(candidates, score(counts_KCC), places[cut]))
+            scores_K = _negative_absolute_error(counts_KCC) if is_error else confusion_score(metric.name, counts_KCC)
+            places[cut] = int(_best(candidates, scores_K, places[cut]))
         if places == before:
             break
     return tuple(grid[np.array(places[1:-1]) - 1].tolist())

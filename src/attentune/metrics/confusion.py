@@ -22,12 +22,18 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 class ConfusionSums(NamedTuple):
-    """What scores need of confusion counts, for any number of tables at once."""
+    """What scores need of confusion counts, or of several labels per row, for any number of tables at once."""
 
     hits: np.ndarray  # (..., C) rows of each class that are predicted right
     true: np.ndarray  # (..., C) rows of each class
     predicted: np.ndarray  # (..., C) predictions of each class
-    distance: np.ndarray  # (...) the sum of the squared differences of class numbers, over rows
+    distance: np.ndarray = np.zeros(())  # (...) the sum of the squared differences of class numbers, over rows
+    is_sets: bool = False  # whether rows have several labels
+
+    def average(self, values: np.ndarray) -> np.ndarray:
+        """Return the (...) means of (..., C) values over the classes that occur, or over all of several labels."""
+        count = values.shape[-1] if self.is_sets else ((self.true + self.predicted) > 0).sum(axis=-1)
+        return values.sum(axis=-1) / count
 
     @classmethod
     def of(cls, counts: np.ndarray) -> ConfusionSums:
@@ -54,17 +60,19 @@ class ConfusionSums(NamedTuple):
         )
 
 
-def _f1_of_classes(sums: ConfusionSums) -> np.ndarray:
+# (..., C) of each class; 0 for 0 / 0.
+
+
+def _precision(sums: ConfusionSums) -> np.ndarray:
+    return ratio(sums.hits, sums.predicted)
+
+
+def _recall(sums: ConfusionSums) -> np.ndarray:
+    return ratio(sums.hits, sums.true)
+
+
+def _f1(sums: ConfusionSums) -> np.ndarray:
     return ratio(2 * sums.hits, sums.true + sums.predicted)
-
-
-def _macro_f1(sums: ConfusionSums) -> np.ndarray:
-    there = (sums.true + sums.predicted) > 0
-    return _f1_of_classes(sums).sum(axis=-1) / there.sum(axis=-1)
-
-
-def _balanced_accuracy(sums: ConfusionSums) -> np.ndarray:
-    return ratio(sums.hits, sums.true).sum(axis=-1) / (sums.true > 0).sum(axis=-1)
 
 
 def _matthews(sums: ConfusionSums) -> np.ndarray:
@@ -82,31 +90,41 @@ def _kappa(sums: ConfusionSums) -> np.ndarray:
     return 1 - ratio(np.asarray(sums.distance * total), np.asarray(expected))
 
 
-_SCORES: dict[str, Callable[[ConfusionSums], np.ndarray]] = {
+# The (...) scores of tables.
+SCORES_OF_SUMS: dict[str, Callable[[ConfusionSums], np.ndarray]] = {
     "accuracy": lambda sums: sums.hits.sum(axis=-1) / sums.true.sum(axis=-1),
-    "balanced_accuracy": _balanced_accuracy,
-    "f1": lambda sums: _f1_of_classes(sums)[..., 1],
-    "f1_macro": _macro_f1,
+    "balanced_accuracy": lambda sums: _recall(sums).sum(axis=-1) / (sums.true > 0).sum(axis=-1),
+    "f1": lambda sums: _f1(sums)[..., 1],
+    "f1_macro": lambda sums: sums.average(_f1(sums)),
     "matthews_correlation": _matthews,
     "quadratic_weighted_kappa": _kappa,
+    "precision": lambda sums: _precision(sums)[..., 1],
+    "recall": lambda sums: _recall(sums)[..., 1],
+    "precision_macro": lambda sums: sums.average(_precision(sums)),
+    "recall_macro": lambda sums: sums.average(_recall(sums)),
+    "f1_micro": lambda sums: ratio(2.0 * sums.hits.sum(axis=-1), (sums.true + sums.predicted).sum(axis=-1)),
+    "f1_weighted": lambda sums: ratio((_f1(sums) * sums.true).sum(axis=-1), sums.true.sum(axis=-1)),
 }
 
 
-def confusion_score(metric: str, sums: ConfusionSums) -> np.ndarray:
-    """Return the (...) scores of tables of confusion counts; see `has_confusion_score`."""
-    return _SCORES[metric](sums)
+# Of these the intervals are from resampled counts.
+CONFUSION_SCORES = (
+    "accuracy",
+    "balanced_accuracy",
+    "f1",
+    "f1_macro",
+    "matthews_correlation",
+    "quadratic_weighted_kappa",
+)
 
 
-def _of_counts(metric: str) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda counts: confusion_score(metric, ConfusionSums.of(counts))
-
-
-# Scores of (..., C, C) confusion counts, labels by predictions.
-CONFUSION_SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {name: _of_counts(name) for name in _SCORES}
+def confusion_score(metric: str, counts: np.ndarray) -> np.ndarray:
+    """Return the (...) scores of (..., C, C) confusion counts, labels by predictions."""
+    return SCORES_OF_SUMS[metric](ConfusionSums.of(counts))
 
 
 def has_confusion_score(metric: str, labels: np.ndarray) -> bool:
-    """Whether the metric can be computed from a confusion matrix: one class id for each row."""
+    """Whether the metric is one of `CONFUSION_SCORES` and each row has one class id."""
     return metric in CONFUSION_SCORES and labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer)
 
 
@@ -136,7 +154,7 @@ def scores_without_each(metric: str, labels: np.ndarray, predictions: np.ndarray
         predicted[every, predicted_K] -= 1
         hits[every, label_K] -= label_K == predicted_K
         sums = ConfusionSums(hits, true, predicted, whole.distance - (label_K - predicted_K) ** 2.0)
-        scores_K[start : start + step] = confusion_score(metric, sums)
+        scores_K[start : start + step] = SCORES_OF_SUMS[metric](sums)
     return scores_K[cell_N]
 
 
@@ -164,7 +182,7 @@ def bootstrap_confusion_interval(
             _summed(drawn_RK, predicted_K, size),
             drawn_RK @ (label_K - predicted_K) ** 2.0,
         )
-        scores.append(confusion_score(metric, sums))
+        scores.append(SCORES_OF_SUMS[metric](sums))
     low, high = np.quantile(np.concatenate(scores), [0.025, 0.975])
     return float(low), float(high)
 

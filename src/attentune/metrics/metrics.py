@@ -1,8 +1,6 @@
 """Metrics, with the names used by GLUE in the `evaluate` library, and whether greater is better."""
 
-import importlib
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +10,7 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError
+from attentune.metrics.confusion import SCORES_OF_SUMS, ConfusionSums, ratio
 from attentune.plugins import load_plugin, plugin_names
 from attentune.stats.verdict import class_probabilities, predict_labels
 
@@ -33,53 +32,55 @@ class Metric:
     needs: str = "classes"
 
 
-# scikit-learn and scipy are imported when a metric is computed: they take a second, and predicting needs neither.
+def _sample_f1(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    sizes_N = (labels + predictions).sum(axis=1)  # 0 if a row has no labels and none are predicted, which is right
+    return np.where(sizes_N == 0, 1.0, ratio(2.0 * (labels & predictions).sum(axis=1), sizes_N))
 
 
-def _correlation(function: str) -> Score:
+# Metrics that are the mean of these (N,) values of rows.
+VALUES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "accuracy": lambda labels, predictions: labels == predictions,
+    "subset_accuracy": lambda labels, predictions: (labels == predictions).all(axis=1),
+    "hamming_loss": lambda labels, predictions: (labels != predictions).mean(axis=1),
+    "f1_samples": _sample_f1,
+    "mean_absolute_error": lambda labels, predictions: np.abs(labels - predictions),
+    "mean_squared_error": lambda labels, predictions: (labels - predictions) ** 2,
+}
+
+
+def weighted_score(name: str, labels: np.ndarray, predictions: np.ndarray) -> Callable[[np.ndarray], float] | None:
+    """Return a function from the (N,) weights of rows to their score, from sums; None for correlations and the like.
+
+    For resamples, in which the weight of a row is how often it was drawn: much faster than scoring copies of rows.
+    """
+    if name in VALUES:
+        values_N = VALUES[name](labels, predictions)
+        return lambda weights: float(weights @ values_N / weights.sum())
+    if (of_sums := SCORES_OF_SUMS.get(name)) is None:
+        return None
+    if labels.ndim == 1:
+        return lambda weights: float(of_sums(ConfusionSums.of_rows(labels, predictions, weights)))
+    parts_NC = [part.astype(np.float64) for part in (labels & predictions, labels, predictions)]
+
+    def score(weights: np.ndarray) -> float:
+        hits_C, true_C, predicted_C = (weights @ part_NC for part_NC in parts_NC)
+        return float(of_sums(ConfusionSums(hits_C, true_C, predicted_C, is_sets=True)))
+
+    return score
+
+
+def _score_of(name: str) -> Score:
     def score(labels: np.ndarray, predictions: np.ndarray) -> float:
+        if (weighted := weighted_score(name, labels, predictions)) is not None:
+            return weighted(np.ones(len(labels)))
         # The correlation with a constant is undefined, not zero.
         if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
             return float("nan")
-        return float(getattr(importlib.import_module("scipy.stats"), function)(labels, predictions).statistic)
+        from scipy import stats  # imported late: it takes a second, and predicting does not need it
+
+        return float((stats.pearsonr if name == "pearson" else stats.spearmanr)(labels, predictions).statistic)
 
     return score
-
-
-def _averaged(function: str, average: str) -> Score:
-    """F1, precision or recall: of the second class ("binary"), or averaged over classes; 0 for 0 / 0."""
-
-    def score(labels: np.ndarray, predictions: np.ndarray) -> float:
-        # For samples, no labels and no predictions are correct; for classes, 0 / 0 counts as 0.
-        compute = getattr(importlib.import_module("sklearn.metrics"), function)
-        return float(compute(labels, predictions, average=average, zero_division=float(average == "samples")))
-
-    return score
-
-
-def _balanced_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-    return float(np.mean([np.mean(predictions[labels == label] == label) for label in np.unique(labels)]))
-
-
-def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
-    from sklearn.metrics import matthews_corrcoef
-
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # for a single label scikit-learn returns 0, as GLUE does, but warns about the shape
-        return float(matthews_corrcoef(labels, predictions))
-
-
-def _quadratic_kappa(labels: np.ndarray, predictions: np.ndarray) -> float:
-    from sklearn.metrics import cohen_kappa_score
-
-    if np.array_equal(labels, predictions):
-        return 1.0
-    # Include all classes in between, so that distances do not depend on which classes occur.
-    both = np.concatenate([labels, predictions])
-    classes = np.arange(both.min(), both.max() + 1)
-    return float(cohen_kappa_score(labels, predictions, labels=classes, weights="quadratic"))
 
 
 # With a constant prediction they count as 0.
@@ -119,48 +120,29 @@ class _MetricTable(Mapping[str, Metric]):
         return (-1.0 if name in CORRELATIONS else 0.0), 1.0
 
 
-METRICS = _MetricTable(
-    (
-        Metric("accuracy", lambda labels, predictions: float(np.mean(labels == predictions))),
-        Metric("balanced_accuracy", _balanced_accuracy),
-        Metric("f1", _averaged("f1_score", "binary"), needs="two classes"),
-        Metric("precision", _averaged("precision_score", "binary"), needs="two classes"),
-        Metric("recall", _averaged("recall_score", "binary"), needs="two classes"),
-        Metric("f1_macro", _averaged("f1_score", "macro"), needs="classes or sets"),
-        Metric("f1_micro", _averaged("f1_score", "micro"), needs="classes or sets"),
-        Metric("f1_weighted", _averaged("f1_score", "weighted"), needs="classes or sets"),
-        Metric("precision_macro", _averaged("precision_score", "macro"), needs="classes or sets"),
-        Metric("recall_macro", _averaged("recall_score", "macro"), needs="classes or sets"),
-        Metric("f1_samples", _averaged("f1_score", "samples"), needs="sets"),
-        Metric(
-            "subset_accuracy",
-            lambda labels, predictions: float(np.mean((labels == predictions).all(axis=1))),
-            needs="sets",
-        ),
-        Metric(
-            "hamming_loss",
-            lambda labels, predictions: float(np.mean(labels != predictions)),
-            greater_is_better=False,
-            needs="sets",
-        ),
-        Metric("matthews_correlation", _matthews),
-        Metric("quadratic_weighted_kappa", _quadratic_kappa),
-        Metric("pearson", _correlation("pearsonr"), needs="an order"),
-        Metric("spearmanr", _correlation("spearmanr"), needs="an order"),
-        Metric(
-            "mean_absolute_error",
-            lambda labels, predictions: float(np.mean(np.abs(labels - predictions))),
-            greater_is_better=False,
-            needs="an order",
-        ),
-        Metric(
-            "mean_squared_error",
-            lambda labels, predictions: float(np.mean((labels - predictions) ** 2)),
-            greater_is_better=False,
-            needs="an order",
-        ),
-    )
-)
+_NEEDS = {
+    "accuracy": "classes",
+    "balanced_accuracy": "classes",
+    "f1": "two classes",
+    "precision": "two classes",
+    "recall": "two classes",
+    "f1_macro": "classes or sets",
+    "f1_micro": "classes or sets",
+    "f1_weighted": "classes or sets",
+    "precision_macro": "classes or sets",
+    "recall_macro": "classes or sets",
+    "f1_samples": "sets",
+    "subset_accuracy": "sets",
+    "hamming_loss": "sets",
+    "matthews_correlation": "classes",
+    "quadratic_weighted_kappa": "classes",
+    "pearson": "an order",
+    "spearmanr": "an order",
+    "mean_absolute_error": "an order",
+    "mean_squared_error": "an order",
+}
+_ERRORS = ("hamming_loss", "mean_absolute_error", "mean_squared_error")
+METRICS = _MetricTable([Metric(name, _score_of(name), name not in _ERRORS, needs) for name, needs in _NEEDS.items()])
 
 
 def predictions_of(logits_NC: np.ndarray, label_space: LabelSpace) -> np.ndarray:

@@ -116,7 +116,12 @@ def jackknife_values(
     every_N = np.arange(rows)
     _, firsts, group_N = np.unique(every_N if alike_N is None else alike_N, return_index=True, return_inverse=True)
     without_N = np.array([statistic(np.delete(every_N, row)) for row in firsts])[group_N]
-    return statistic(every_N) + (rows - 1) * (without_N.mean() - without_N)
+    return pseudo_values(statistic(every_N), without_N)
+
+
+def pseudo_values(whole: float, without_N: np.ndarray) -> np.ndarray:
+    """Compute the values of `jackknife_values` from the metric of all rows, and of all but each."""
+    return whole + (len(without_N) - 1) * (without_N.mean() - without_N)
 
 
 def sign_flip_test(differences_S: np.ndarray, *, generator: np.random.Generator | None = None) -> float:

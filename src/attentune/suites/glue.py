@@ -17,7 +17,7 @@ from attentune.data.text_files import Dialect
 from attentune.errors import ConfigError, DataError
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.io.files import write_bytes
-from attentune.metrics.confusion import CONFUSION_SCORES, bootstrap_confusion_interval, confusion_counts
+from attentune.metrics.confusion import bootstrap_confusion_interval, confusion_counts, confusion_score
 from attentune.metrics.metrics import predictions_of
 from attentune.seeding import numpy_generator
 
@@ -76,9 +76,8 @@ def score_phenomena(
         counts = confusion_counts(labels[inside], predictions[inside], classes)
         generator = numpy_generator("diagnostic", seed)
         low, high = bootstrap_confusion_interval(_METRIC, counts, generator)
-        return PhenomenonScore(
-            category, phenomenon, int(inside.sum()), float(CONFUSION_SCORES[_METRIC](counts)), low, high
-        )
+        value = float(confusion_score(_METRIC, counts))
+        return PhenomenonScore(category, phenomenon, int(inside.sum()), value, low, high)
 
     found = [score(None, None, np.ones(len(labels)))]
     for category, rows in phenomena.items():
