@@ -144,9 +144,11 @@ class _Split:
             self.leaked = [(row, in_train[key]) for row, key in there if key is not None and key in in_train]
         self.counts: dict[str, int] | None = None
         if self.labels is not None and self.space.task_type != "regression":
-            names, is_hot = self.space.names, self.labels.ndim == 2
-            counts = self.labels.sum(axis=0) if is_hot else np.bincount(self.labels, minlength=len(names))
-            self.counts = dict(zip(names, counts.tolist(), strict=True))
+            self.counts = dict(zip(self.space.names, self.ones(self.labels).sum(axis=0).tolist(), strict=True))
+
+    def ones(self, labels: np.ndarray) -> np.ndarray:
+        """Return (N, C): whether each row has each label."""
+        return labels == 1 if labels.ndim == 2 else labels[:, None] == np.arange(self.space.num_labels)
 
     def where(self, row: int) -> str:
         return _place(self.rows, row)
@@ -168,12 +170,9 @@ class _Split:
     @functools.cached_property
     def cues(self) -> tuple[tuple[Cue, ...], int]:
         """The cues of train, and the number of rows that were looked at; none of other splits."""
-        labels = self.labels
-        if self.name != "train" or labels is None or self.space.task_type == "regression":
+        if self.name != "train" or self.labels is None or self.space.task_type == "regression":
             return (), 0
-        return find_cues(
-            self.rows, labels == 1 if labels.ndim == 2 else labels[:, None] == np.arange(self.space.num_labels)
-        )
+        return find_cues(self.rows, self.ones(self.labels))
 
     def detectable_gap(self) -> float | None:
         """Return the minimum detectable difference of these rows; None if they show none."""
@@ -238,12 +237,11 @@ def _keys(rows: TextRows, change: Callable[[str], str]) -> _Keys:
 
 def _repeated(keys: _Keys) -> list[list[int]]:
     """Group the rows with equal texts, in the order of their first rows."""
-    first: dict[tuple[str, ...], int] = {}
-    groups: dict[int, list[int]] = {}
+    groups: dict[tuple[str, ...], list[int]] = {}
     for row, key in enumerate(keys):
-        if key is not None and (earlier := first.setdefault(key, row)) != row:
-            groups.setdefault(earlier, [earlier]).append(row)
-    return [groups[row] for row in sorted(groups)]
+        if key is not None:
+            groups.setdefault(key, []).append(row)
+    return [rows for rows in groups.values() if len(rows) > 1]
 
 
 def percent(share: float) -> str:
@@ -504,12 +502,10 @@ def _label_shift(split: _Split) -> _Found:
             message = f"the scores differ from those of train: the median is {first:g}, in train {second:g}."
             yield "warning", message, _SHIFT_CURE, ()
         return
-    ones, train_ones = (
-        labels if labels.ndim == 2 else np.eye(split.space.num_labels)[labels] for labels in (here, there)
-    )
-    shares_C, train_C = ones.mean(axis=0), train_ones.mean(axis=0)
+    parts = [split.ones(labels) for labels in (here, there)]
+    shares_C, train_C = (part.mean(axis=0) for part in parts)
     most = int(np.argmax(np.abs(shares_C - train_C)))
-    counts = [[part.sum(axis=0)[most], len(part) - part.sum(axis=0)[most]] for part in (ones, train_ones)]
+    counts = [np.bincount(part[:, most], minlength=2) for part in parts]
     if abs(shares_C[most] - train_C[most]) < _LEAST_SHARE:
         return
     if chi2_contingency(counts).pvalue < _P / split.space.num_labels:
