@@ -113,20 +113,15 @@ def score_interval(
     if count == len(labels) and has_confusion_score(metric.name, labels):
         counts = confusion_counts(labels, predictions)
         return value, *bootstrap_confusion_interval(metric.name, counts, generator, resamples=resamples)
-    score = weighted_score(metric.name, labels, predictions)
-    if score is not None:
-        low, high = bootstrap_interval(
-            lambda drawn: score(np.bincount(drawn, minlength=count)[group_N].astype(np.float64)),
-            count,
-            generator=generator,
-            resamples=resamples,
-        )
-        return value, low, high
-    members = np.split(np.argsort(group_N, kind="stable"), np.cumsum(np.bincount(group_N))[:-1])
+    weighted = weighted_score(metric.name, labels, predictions)
+    members = []
+    if weighted is None and count < len(labels):
+        members = np.split(np.argsort(group_N, kind="stable"), np.cumsum(np.bincount(group_N))[:-1])
 
     def statistic(drawn: np.ndarray) -> float:
-        chosen = drawn if count == len(labels) else np.concatenate([members[group] for group in drawn])
+        if weighted is not None:
+            return weighted(np.bincount(drawn, minlength=count)[group_N].astype(np.float64))
+        chosen = np.concatenate([members[group] for group in drawn]) if members else drawn
         return metric.score(labels[chosen], predictions[chosen])
 
-    low, high = bootstrap_interval(statistic, count, generator=generator, resamples=resamples)
-    return value, low, high
+    return value, *bootstrap_interval(statistic, count, generator=generator, resamples=resamples)
