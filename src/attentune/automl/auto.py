@@ -36,7 +36,7 @@ from attentune.automl.budget import (
     time_needed,
     worker_slots,
 )
-from attentune.automl.delivery import AutoResult, Delivery, clear_folder
+from attentune.automl.delivery import AutoResult, Delivery
 from attentune.automl.distill import TIME_MARGIN, training_runs
 from attentune.automl.folds import PLAN_FILE, WORK_FOLDER, fold_numbers, load_folds, save_folds
 from attentune.automl.fusion import calibrated_losses
@@ -63,7 +63,7 @@ from attentune.runs.driver import ComparisonStopped, Driver, Plan, RunTask, exec
 from attentune.runs.progress import as_duration
 from attentune.runs.records import RecordStore, Run, RunRecord
 from attentune.training.prepare import ADAPTATION_UPDATES, check_rejection
-from attentune.training.run_folder import StopRequest, check_own_folder, locked_folder, stop_on_signal
+from attentune.training.run_folder import StopRequest, check_own_folder, empty_folder, locked_folder, stop_on_signal
 
 FOLDS_FILE = "folds.safetensors"
 _FORMAT = 1
@@ -140,7 +140,7 @@ def _work_folder(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[Non
         folder.mkdir(parents=True, exist_ok=True)
     with locked_folder(folder):
         if not resume:
-            clear_folder(folder, keep=())
+            empty_folder(folder)
         with storage_errors(folder):
             (folder / WORK_FOLDER).mkdir(exist_ok=True)
         yield

@@ -41,7 +41,15 @@ from attentune.metrics.rejection import energy_weights, fit_rejection, maximum_p
 from attentune.results import RESULT_FILE, RunResult, html_block, html_table, to_json, versions, without_nan
 from attentune.seeding import numpy_generator
 from attentune.training.prepare import row_facts
-from attentune.training.run_folder import CONFIG_FILE, METRICS_FILE, Interrupted, Stopped, StopRequest, raise_on_signal
+from attentune.training.run_folder import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    Interrupted,
+    Stopped,
+    StopRequest,
+    empty_folder,
+    raise_on_signal,
+)
 
 SINGLE_FOLDER = "single"
 # The share of the time limit that is kept for fusing, and for the estimate.
@@ -326,7 +334,7 @@ class Delivery:
 
     def _write_model(self, best: _Fused, *, wants_single: bool) -> str | None:
         """Write the delivered model: a run, an ensemble, or an encoder that learns from the ensemble."""
-        clear_folder(self.auto.folder, keep=(WORK_FOLDER,))
+        empty_folder(self.auto.folder, keep=(WORK_FOLDER,))
         why = None
         try:
             if wants_single:
@@ -336,7 +344,7 @@ class Delivery:
             why = "No time was left to distil it into one encoder: give more with --time_limit and --resume."
         except Interrupted:
             why = "It was not distilled into one encoder before the interruption."
-        clear_folder(self.auto.folder, keep=(WORK_FOLDER,))
+        empty_folder(self.auto.folder, keep=(WORK_FOLDER,))
         self._write_fused(best)
         return why
 
@@ -563,18 +571,6 @@ class Delivery:
         )
         write_text(auto.folder / METRICS_FILE, to_json(record.metrics()))
         write_text(auto.folder / RESULT_FILE, record.to_json())
-
-
-def clear_folder(folder: Path, *, keep: Sequence[str]) -> None:
-    """Remove a run folder's content, except for the lock and these entries."""
-    with storage_errors(folder):
-        for entry in sorted(folder.iterdir()):
-            if entry.name == ".lock" or entry.name in keep:
-                continue
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
 
 
 def ranked(rows: Sequence[LeaderboardRow], metric: Metric) -> list[LeaderboardRow]:

@@ -29,7 +29,7 @@ from attentune.training.callbacks import ProgressDisplay, TrainingCallback
 from attentune.training.checkpoint import TEMPORARY, checkpoint_folders
 from attentune.training.prepare import ADAPTATION_SETTINGS, ADAPTATION_UPDATES
 from attentune.training.run import train
-from attentune.training.run_folder import CONFIG_FILE, check_own_folder, check_writable, locked_folder
+from attentune.training.run_folder import CONFIG_FILE, check_own_folder, check_writable, empty_folder, locked_folder
 
 # The folder of the run, inside that of the encoder.
 RUN_FOLDER = "training"
@@ -68,7 +68,7 @@ def adapt(
         folder.mkdir(parents=True, exist_ok=True)
     with locked_folder(folder):
         if config.training.overwrite_output_dir:
-            _clear(folder)
+            empty_folder(folder, first=_MARKER)
         run = folder / RUN_FOLDER
         settings = _run_config(config, run, resume=is_resumed and (run / CONFIG_FILE).is_file())
         display = display or ProgressDisplay(only_steps=True)
@@ -134,16 +134,6 @@ def _save_encoder(run: Path, folder: Path, result: RunResult) -> None:
         for checkpoint in checkpoint_folders(run):
             shutil.rmtree(checkpoint, ignore_errors=True)
         (run / "model.safetensors").unlink(missing_ok=True)
-
-
-def _clear(folder: Path) -> None:
-    with storage_errors(folder):
-        (folder / _MARKER).unlink(missing_ok=True)
-        for entry in folder.iterdir():
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            elif entry.name != ".lock":
-                entry.unlink()
 
 
 def _card(result: RunResult) -> str:

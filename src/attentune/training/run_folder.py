@@ -18,7 +18,7 @@ import shlex
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -293,7 +293,7 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
         check_folder(config)  # again, now that the folder is locked
         with storage_errors(run):
             if config.training.overwrite_output_dir:
-                _empty(run)
+                empty_folder(run)
             remove_leftovers(run)
         write_text(run / CONFIG_FILE, to_yaml(_rerunnable(config)))
         yield run
@@ -382,22 +382,26 @@ def _lock(run: Path, is_new: bool) -> FileLock:
     return lock
 
 
-def _empty(run: Path) -> None:
-    """Remove everything: first the file that marks a finished run, last the one that marks a run folder."""
-    order = {RESULT_FILE: -1, CONFIG_FILE: 1}
-    for entry in sorted(run.iterdir(), key=lambda entry: order.get(entry.name, 0)):
-        if entry.name == _LOCK_FILE:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+def empty_folder(run: Path, *, first: str = RESULT_FILE, keep: Sequence[str] = ()) -> None:
+    """Remove everything but the lock: first the file that marks a finished run, last the one that marks a run folder.
+
+    Entries to `keep` stay too.
+    """
+    order = {first: -1, CONFIG_FILE: 1}
+    with storage_errors(run):
+        for entry in sorted(run.iterdir(), key=lambda entry: order.get(entry.name, 0)):
+            if entry.name in (_LOCK_FILE, *keep):
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
 
 def _clear(run: Path, *, keep_folder: bool) -> None:
     """Remove what a failed run wrote. Errors are ignored: the user should see the failure itself."""
-    with contextlib.suppress(OSError):
-        _empty(run)
+    with contextlib.suppress(OSError, StorageError):
+        empty_folder(run)
         (run / _LOCK_FILE).unlink(missing_ok=True)
         if not keep_folder:
             run.rmdir()
