@@ -9,7 +9,7 @@ section 3).
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from attentune.baselines.linear import LinearModel, fit_linear
 from attentune.data.dataset import LabelSpace
-from attentune.data.splits import stratified_sample
+from attentune.data.splits import row_groups, stratified_sample
 from attentune.data.tokenization import Features, budget_order, pad_batch
 from attentune.errors import ConfigError
-from attentune.inference.scoring import default_batch_tokens, score_rows, summed_over_processes
+from attentune.inference.scoring import ModelEvaluator, default_batch_tokens, score_rows, summed_over_processes
 from attentune.models.build import count_parameters
 from attentune.models.cpu_layers import frozen_weights
 from attentune.nn.classifiers import DotProduct, ScaledOutput, ScaledSimilarity
@@ -76,19 +76,6 @@ class FrozenStates:
         return hidden_SD
 
 
-def not_cached_reason(model: Any, features: Features, generator: str) -> str | None:
-    """Return why the hidden states of a frozen encoder cannot be cached; None if they can."""
-    if generator != "none":
-        return f"labels.generator {generator} asks the model for masked rows or trains on them"
-    reason = _not_constant_reason(model)
-    if reason is not None:
-        return reason
-    size_bytes = states_bytes(model, features)
-    if size_bytes > LIMIT_BYTES:
-        return f"they would take {size_bytes / (1 << 30):.1f} GiB, and at most {LIMIT_BYTES / (1 << 30):.0f} are kept"
-    return None
-
-
 def _not_constant_reason(model: Any) -> str | None:
     """Return why the last hidden states of a frozen encoder are not all that is needed of it; None if they are."""
     if model.blur is not None and any(True for _ in model.blur.parameters()):
@@ -122,11 +109,15 @@ def states_bytes(model: Any, features: Features) -> int:
 def freeze(model: Any, features: Features, generator: str, **options: Any) -> tuple[FrozenStates | None, str]:
     """Freeze the encoder, and cache its hidden states if possible."""
     model.freeze_encoder()
-    reason = not_cached_reason(model, features, generator)
+    reason, size_bytes = _not_constant_reason(model), states_bytes(model, features)
+    if generator != "none":
+        reason = f"labels.generator {generator} asks the model for masked rows or trains on them"
+    elif reason is None and size_bytes > LIMIT_BYTES:
+        limit_gib = LIMIT_BYTES / (1 << 30)
+        reason = f"they would take {size_bytes / (1 << 30):.1f} GiB, and at most {limit_gib:.0f} are kept"
     if reason is not None:
         return None, f"frozen encoder: it runs in each step, since {reason}"
-    size_mib = states_bytes(model, features) / (1 << 20)
-    note = f"the hidden states of {len(features):,} rows are computed once (at most {size_mib:,.1f} MiB)"
+    note = f"the hidden states of {len(features):,} rows are computed once (at most {size_bytes / (1 << 20):,.1f} MiB)"
     return FrozenStates(model=model, features=features, **options), f"frozen encoder: {note}"
 
 
@@ -166,49 +157,31 @@ def is_probed(model: Any, *, linear_probe: bool) -> bool:
     return linear_probe or isinstance(model.classifier, ScaledSimilarity)
 
 
-@dataclass(frozen=True)
-class ProbeRows:
-    """The training rows that the classifier is fitted to."""
-
-    features: Features  # their tokens
-    labels: np.ndarray  # their class ids, standardised scores, or (N, C) ones and zeros
-    label_space: LabelSpace  # what the labels are
-    # Returns the groups of these rows that the folds of the cross-validation do not divide.
-    groups_of: Callable[[np.ndarray], np.ndarray]
-    weights: np.ndarray | None = None  # the rows' weights; None if all are 1
-
-
-def start_classifier(
-    model: Any, train: ProbeRows, objective: Objective, *, pad_token_id: int, accelerator: Accelerator, seed: int
-) -> str:
+def start_classifier(inputs: RunInputs, model: Any, objective: Objective) -> str:
     """Fit the classifier to the training rows with the encoder as it is; return a note for the user.
 
     All processes must call it together.
     """
     began = time.perf_counter()
-    rows = np.arange(len(train.labels))
+    labels, seed = inputs.targets if inputs.is_regression else inputs.labels, inputs.config.training.seed
+    rows = np.arange(len(labels))
     if len(rows) > PROBED_ROWS:
-        rows = stratified_sample(train.labels, PROBED_ROWS, "linear probe", seed)
+        rows = stratified_sample(labels, PROBED_ROWS, "linear probe", seed)
     with kept_memory():
         x_NF = score_rows(
             model,
-            train.features,
-            pad_token_id=pad_token_id,
-            accelerator=accelerator,
+            inputs.features["train"],
+            pad_token_id=inputs.tokenizer.pad_token_id,
+            accelerator=inputs.accelerator,
             rows=rows,
             with_vectors=True,
         ).vectors_NF
     assert x_NF is not None  # there are rows
-    fitted = fit_classifier(
-        x_NF,
-        train.labels[rows],
-        train.label_space,
-        objective,
-        None if train.weights is None else train.weights[rows],
-        seed=seed,
-        groups=train.groups_of(rows),
-    )
-    write_solution(model, fitted, accelerator)
+    weights_N = None if inputs.weights is None else inputs.weights[rows]
+    groups = row_groups(inputs.data.splits["train"].take(rows), near=False)
+    space = inputs.data.label_space
+    fitted = fit_classifier(x_NF, labels[rows], space, objective, weights_N, seed=seed, groups=groups)
+    write_solution(model, fitted, inputs.accelerator)
     is_similarity = isinstance(model.classifier, ScaledSimilarity)
     kind = "similarity of the texts: scale and offset are" if is_similarity else "linear probe:"
     return (
@@ -312,9 +285,8 @@ def write_solution(model: Any, fitted: Solution, accelerator: Accelerator) -> No
     classifier = model.classifier
     if isinstance(classifier, ScaledSimilarity) and len(bias_K) == 2:
         weight_KF, bias_K = weight_KF[1:] - weight_KF[:1], bias_K[1:] - bias_K[:1]
-    is_main = accelerator.is_main_process
-    values = np.concatenate([weight_KF, bias_K[:, None]], axis=1).astype(np.float32) * (1.0 if is_main else 0.0)
-    solution = torch.from_numpy(summed_over_processes(values.astype(np.float32), accelerator))
+    values = np.column_stack([weight_KF, bias_K]).astype(np.float32) * float(accelerator.is_main_process)
+    solution = torch.from_numpy(summed_over_processes(values, accelerator))
     if isinstance(classifier, ScaledSimilarity):
         classifier.scale.copy_(solution[0, :1])
         classifier.offset.copy_(solution[0, 1:])
@@ -326,22 +298,20 @@ def write_solution(model: Any, fitted: Solution, accelerator: Accelerator) -> No
         model.outputs.reset_parameters()
 
 
-def fit_output_scale(
-    model: Any,
-    features: Features,
-    labels: np.ndarray,
-    *,
-    pad_token_id: int,
-    accelerator: Accelerator,
-    batch_size: int | None = None,
-) -> str | None:
+def fit_output_scale(inputs: RunInputs, evaluator: ModelEvaluator) -> str | None:
     """Fit the scale of predictions on the training rows if the loss does not determine it; return a note, or None."""
+    model: Any = evaluator.model
     if not isinstance(model.outputs, ScaledOutput):
         return None
-    options: dict[str, Any] = {"pad_token_id": pad_token_id, "accelerator": accelerator, "batch_size": batch_size}
-    logits_N = score_rows(model, features, **options).logits_NC[:, 0]
+    logits_N = score_rows(
+        model,
+        inputs.features["train"],
+        pad_token_id=evaluator.pad_token_id,
+        accelerator=inputs.accelerator,
+        batch_size=evaluator.batch_size,
+    ).logits_NC[:, 0]
     mean, std = model.config.score_mean, model.config.score_std
-    predicted_N, scores_N = (torch.from_numpy((values - mean) / std) for values in (logits_N, labels))
+    predicted_N, scores_N = (torch.from_numpy((values - mean) / std) for values in (logits_N, inputs.labels))
     if not model.outputs.fit(predicted_N, scores_N):
         return "Predictions do not rise with the labels of train, so they were not put on the labels' scale."
     scale, offset = std * float(model.outputs.scale), std * float(model.outputs.offset) + mean

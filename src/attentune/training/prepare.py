@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -115,10 +115,6 @@ class Prepared:
     def fingerprint(self) -> dict[str, str]:
         """The SHA-256 of each split; cached, as every checkpoint holds it."""
         return self.data.fingerprint()
-
-    def with_training(self, training: TrainingConfig) -> Self:
-        """Return the inputs with other training settings."""
-        return replace(self, config=replace(self.config, training=training))
 
     def row_name(self, row: int) -> str:
         """Return the name of a training row for messages: its id, with file and line if known."""
@@ -458,7 +454,7 @@ def settle(inputs: RunInputs, display: ProgressDisplay) -> RunInputs:
         display.info(line)
     if inputs.loss != inputs.config.objective.loss:
         display.info(f"chosen for scores from a dot product: loss {inputs.loss} (--loss mse for the squared error)")
-    return inputs.with_training(settled)
+    return replace(inputs, config=replace(inputs.config, training=settled))
 
 
 def default_loss(config: Config, task_type: str, *, is_pair: bool) -> str:

@@ -245,14 +245,7 @@ def finish(folder: Path, trainer: Trainer, display: ProgressDisplay | None = Non
     # Before adapters are merged, which changes the counts.
     counts, lora = count_parameters(model), model.config.lora
     adapters = merge_adapters(model)
-    scale_note = fit_output_scale(
-        model,
-        inputs.features["train"],
-        inputs.labels,
-        pad_token_id=evaluator.pad_token_id,
-        accelerator=inputs.accelerator,
-        batch_size=evaluator.batch_size,
-    )
+    scale_note = fit_output_scale(inputs, evaluator)
     splits = [name for name in inputs.data.splits if name not in ("train", CALIBRATION)]
     as_scored = final_step == state.last_scored_step and scale_note is None and adapters is None
     if (calibration := calibrate(evaluator, splits, training, reuse=as_scored)) is not None:

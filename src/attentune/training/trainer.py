@@ -15,7 +15,6 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from attentune.config import TrainingConfig
-from attentune.data.splits import row_groups
 from attentune.data.tokenization import bucketed_order, pad_batch
 from attentune.inference.scoring import ModelEvaluator
 from attentune.models.build import ParameterCounts
@@ -35,7 +34,7 @@ from attentune.training.callbacks import (
     TrainingCallback,
     TrainingState,
 )
-from attentune.training.linear_probe import FrozenStates, ProbeRows, is_probed, start_classifier
+from attentune.training.linear_probe import FrozenStates, is_probed, start_classifier
 from attentune.training.objective import (
     Denominators,
     Objective,
@@ -163,22 +162,8 @@ class Trainer:
         """
         if not is_probed(self.model, linear_probe=self.training.linear_probe):
             return None
-        began, inputs = time.perf_counter(), self.inputs
-        train = inputs.data.splits["train"]
-        note = start_classifier(
-            self.model,
-            ProbeRows(
-                inputs.features["train"],
-                inputs.targets if inputs.is_regression else inputs.labels,
-                inputs.data.label_space,
-                lambda rows: row_groups(train.take(rows), near=False),
-                inputs.weights,
-            ),
-            self.objective,
-            pad_token_id=inputs.tokenizer.pad_token_id,
-            accelerator=inputs.accelerator,
-            seed=inputs.config.training.seed,
-        )
+        began = time.perf_counter()
+        note = start_classifier(self.inputs, self.model, self.objective)
         if isinstance(bare := bare_optimizer(self.optimizer), AdamWL2SP):
             bare.set_starts()
         self.state.seconds += time.perf_counter() - began
@@ -400,7 +385,7 @@ class Trainer:
         return {
             "seconds": round(state.seconds, 3),
             "tokens": state.tokens,
-            "tokens_per_second": round(state.tokens / max(state.seconds, 1e-9), 1),
+            "tokens_per_second": round(state.tokens_per_second, 1),
             "peak_memory_bytes": peak_memory_bytes(inputs.accelerator.device),
             "evaluation_seconds": round(state.evaluation_seconds, 3),
             "label_seconds": round(state.label_seconds, 3),
