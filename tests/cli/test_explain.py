@@ -71,6 +71,17 @@ def test_json_lines_are_those_of_python(run, attentune):
     assert [line["passes"] for line in lines] == [1, 1 + len(expected.pieces) + whole, 17]
 
 
+def test_every_text_that_is_given_is_read(plain_run, attentune):
+    given = [("a cat sat", "it rained"), ("a dog ran", "it snowed")]
+    words = [word for text, pair in given for word in ("--text", text, "--text_pair", pair)]
+    out, _ = attentune.done("explain", plain_run, *words, "--method", "gradient", "--format", "json")
+    assert [(line["text"], line["pair"]) for line in parsed(out)] == given
+    out, _ = attentune.done("predict", plain_run, *words, "--format", "json")
+    assert [line["id"] for line in parsed(out)] == ["0", "1"]
+    one, _ = attentune.done("predict", plain_run, *words[4:], "--format", "json")
+    assert parsed(out)[1]["p_yes"] == pytest.approx(parsed(one)[0]["p_yes"], abs=1e-5)
+
+
 def test_methods_stand_side_by_side_in_a_table(run, attentune):
     out, _ = attentune.done(
         "explain", run, "--text", TEXT, "--method", "ssa, gradient,leave-one-out", "--precision", "fp32"

@@ -133,7 +133,7 @@ def _check_flags(parsed: Any, problems: list[str]) -> None:
     """Check which flags go together."""
     if not parsed.by_class:
         return
-    if parsed.text is not None:
+    if parsed.text:
         problems.append("--text: does not go with --by_class.")
     if parsed.level != "word":
         problems.append("--level: got token, but --by_class ranks words; leave it out.")

@@ -23,8 +23,8 @@ FILE = "[FILE]  the file of training rows, as --train_file"
 FORMAT = "--format text|json  output format (default: text)"
 QUIET = "--quiet  no progress on standard error"
 PRECISION = "--precision VALUE  auto, fp32, bf16 or fp16; bf16 and fp16 round (fp32 if not given)"
-TEXTS = """--text TEXT  one text
---text_pair TEXT  its second text, for a model of text pairs
+TEXTS = """--text TEXT...  a text (repeatable)
+--text_pair TEXT...  its second text, for a model of text pairs (repeatable)
 --input_file FILE  a file of texts: .csv .tsv .json .jsonl .parquet ..., or - for standard input
 --split NAME  with --task or --dataset_name: the split (default: test)"""
 EXECUTOR = """--executor local|ray|slurm  execute runs in processes of this machine, on a Ray cluster or as SLURM jobs
@@ -72,7 +72,7 @@ _MEANT = {
     "A file is given as in `attentune train FILE`, a known task with --task and --data_dir.": "data data_path",
     "predict and explain take --text or --input_file; train takes the file as in `attentune train FILE`.": "input file",
     "predict and explain take --input_file.": "predict_file",
-    "predict and explain take one text with --text, many in a file with --input_file.": "texts",
+    "predict and explain take each text with a --text of its own, many in a file with --input_file.": "texts",
     "There is no such flag: a GPU is used where there is one; --use_cpu trains on the CPU.": "gpu gpus cuda device",
     "train always trains, scores the validation rows and saves: leave it out.": "do_train do_eval",
     "`attentune predict RUN --input_file FILE` predicts with the finished run.": "do_predict",

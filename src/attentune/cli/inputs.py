@@ -172,14 +172,15 @@ def check_text_flags(parsed: Any, problems: list[str]) -> Any:
     """Check that exactly one source of texts is given, and return the data settings."""
     command = parsed.command
     named_data = {name for name in overrides_of(parsed, []) if name in ("data.task", "data.dataset_name")}
-    sources = [name for name in ("text", "input_file") if getattr(parsed, name) is not None] + sorted(named_data)
+    sources = [name for name in ("text", "input_file") if getattr(parsed, name) not in (None, [])] + sorted(named_data)
     if len(sources) != 1:
         problems.append(
             f"{command}: got {' and '.join(sources) or 'no texts'}, expected one of --text, --input_file (- for"
             " standard input), --task, --dataset_name."
         )
-    if parsed.text_pair is not None and parsed.text is None:
-        problems.append("--text_pair: goes with --text.")
+    if parsed.text_pair and len(parsed.text_pair) != len(parsed.text):
+        counts = f"Got {len(parsed.text_pair)} for {len(parsed.text)} texts"
+        problems.append(f"--text_pair: goes with --text. {counts}, expected one for each.")
     data = config_from(parsed, problems).data
     if data.max_eval_samples is not None and data.task is None:
         check([f"--max_eval_samples: goes with --task; all rows of other sources are read by {command}."])
@@ -205,14 +206,14 @@ def text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_columns:
     from attentune.data.unlabelled import RowChunks, unlabelled_chunks, unlabelled_table
 
     of_run = {"label_space": saved.label_space, "is_pair": saved.is_pair}
-    if parsed.text is not None:
-        if saved.is_pair != (parsed.text_pair is not None):
+    if parsed.text:
+        if saved.is_pair != bool(parsed.text_pair):
             wanted = "pairs: add --text_pair" if saved.is_pair else "single texts: leave out --text_pair"
             raise ConfigError(f"{parsed.run}: was trained on {wanted}.")
         if extra := [extra_kind(setting)[0] for setting in saved.config.data.extra_columns or ()]:
             tell([f"The run also reads the columns {', '.join(extra)}, which are missing here; --input_file has them."])
-        pairs = None if parsed.text_pair is None else (parsed.text_pair,)
-        return RowChunks.of(TextRows(("0",), (parsed.text,), pairs, None, "--text"))
+        ids = tuple(map(str, range(len(parsed.text))))
+        return RowChunks.of(TextRows(ids, tuple(parsed.text), tuple(parsed.text_pair) or None, None, "--text"))
     if parsed.input_file is not None:
         config = saved.with_columns(data)
         return unlabelled_chunks(parsed.input_file, config=config, limit=limit, keep_columns=keep_columns, **of_run)

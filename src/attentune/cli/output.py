@@ -41,7 +41,8 @@ def scores_table(scores: Mapping[str, Mapping[str, float | None]]) -> str:
 
 def tell_next(folder: object, rows: Any) -> None:
     """Say on standard error what to do with a new run: two commands, with a text of its rows (`TextRows`)."""
-    given = [("--text", rows.texts[0])] + ([] if rows.pairs is None else [("--text_pair", rows.pairs[0])])
+    row = next((row for row, text in enumerate(rows.texts) if text.strip()), 0)
+    given = [("--text", rows.texts[row])] + ([] if rows.pairs is None else [("--text_pair", rows.pairs[row])])
     # A text that begins like a flag has to be joined to its own.
     words = [(flag, short(text, 60)) for flag, text in given]
     texts = [part for flag, text in words for part in ([f"{flag}={text}"] if text.startswith("-") else [flag, text])]

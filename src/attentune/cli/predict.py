@@ -39,7 +39,7 @@ RUN  a run folder or checkpoint
 examples:
   attentune predict runs/cola --text "The car honked its way down the road."
   attentune predict runs/rte --text "A cat sat." --text_pair "An animal sat." --format json
-  attentune predict runs/mine --input_file new.csv --output_file labelled.csv
+  attentune predict runs/mine --input_file new.csv --keep_columns all --output_file labelled.csv
   zcat new.csv.gz | attentune predict runs/mine --input_file -
   attentune predict searches/mine/best --input_file new.csv     (the model of a search)
   attentune predict runs/mine --input_file new.csv --explain     (adds the importance of each word, from the same pass)
@@ -83,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
     if chunks.kept:
         _check_kept(chunks.kept, saved)
     # No progress bar if the results go to the same terminal.
-    is_shown = parsed.text is None and (parsed.output_file is not None or not sys.stdout.isatty())
+    is_shown = not parsed.text and (parsed.output_file is not None or not sys.stdout.isatty())
     with (
         destination(parsed.output_file) as put,
         row_bar(chunks.num_rows, least=int(CHUNK.rows)) if is_shown else nullcontext() as progress,
