@@ -87,8 +87,9 @@ class RunResult:
 
     @property
     def calibration_notes(self) -> list[str]:
-        """The note on the calibration error; none for scores."""
-        return [note for note in self.notes if note.startswith(("Calibrated on ", "Expected calibration error"))]
+        """The notes on the calibration error, which scores do not have, and on texts that are rejected."""
+        starts = ("Calibrated on ", "Expected calibration error", "Texts with ", "No text is rejected: ")
+        return [note for note in self.notes if note.startswith(starts)]
 
     @classmethod
     def load(cls, file: str | Path) -> RunResult:

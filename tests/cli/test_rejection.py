@@ -12,11 +12,13 @@ import pandas
 import pytest
 from starlette.testclient import TestClient
 
+from attentune.cli.train import _text
 from attentune.config import DataConfig
 from attentune.data.dataset import TaskData
 from attentune.errors import ConfigError
 from attentune.inference.predictor import Predictor, predict, predict_rows
 from attentune.metrics.rejection import ClassMeans, Rejection
+from attentune.results import RunResult
 from attentune.serving.api import api_app
 from attentune.serving.backend import RunBackend
 from attentune.training.calibration import reject_run
@@ -78,6 +80,10 @@ def test_training_saves_what_the_validation_rows_say(attentune, files: Path, tmp
     told = Rejection.load(files / "run").sentence()
     assert f"% of {facts['rows']} right predictions on held-out rows (at most 10.0% wanted)" in told
     assert told in (tmp_path / "report.html").read_text()
+    result = RunResult.load(files / "run/run.json")
+    assert told in _text(result)
+    none = "No text is rejected: None of 4 held-out rows is predicted rightly."
+    assert none in _text(replace(result, notes=[none]))
     assert not (files / "plain/rejection.json").exists()
 
 
@@ -246,6 +252,19 @@ def test_auto_rejects_by_out_of_fold_predictions(attentune, files: Path, tiny, t
     assert "rejected" in predict(tmp_path / "best", ["a"])[0]
     again = attentune("calibrate", tmp_path / "best", "--reject", "--validation_file", files / "dev.csv")
     assert (again[0], numbers(tmp_path / "best")["share"]) == (0, 0.05)
+
+
+def test_a_rejection_is_removed_and_nothing_else(attentune, files: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(files / "run", tmp_path / "run"))
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    out, _ = attentune.done("calibrate", run, "--reject", "none")
+    assert out == f"{run}: Every text gets a class; none is rejected.\n"
+    after = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    assert {name for name in before if before[name] != after.get(name)} == {
+        *("rejection.json", "rejection.safetensors", "README.md")
+    }
+    assert "none is rejected" in (run / "README.md").read_text()
+    assert "rejected" not in predict(run, ["a"])[0]
 
 
 def test_what_cannot_reject_is_refused(attentune, files: Path, tmp_path: Path) -> None:

@@ -87,6 +87,17 @@ def test_the_threshold_loses_at_most_the_share(rows: int, share: float, lost: in
     assert (scores_N < threshold_for(scores_N, share)).sum() == lost
 
 
+@pytest.mark.parametrize(("least", "share"), [(19, 0.05), (9, 0.1), (3, 0.3), (1, 0.5)])
+def test_too_few_right_predictions_are_told(least: int, share: float) -> None:
+    for rows in (least, least - 1):
+        if rows:
+            told = fit_rejection({"energy": np.arange(float(rows))}, np.ones(rows, bool), share).sentence()
+            assert (f"too few for the {share:.1%} wanted: that needs {least}." in told) == (rows < least)
+    few = Rejection("energy", 1.0, 0.05, 8, 0.0).sentence()
+    assert "rejected as of no class: only scores below those of all 8 right predictions" in few
+    assert "Of new right predictions 11.1% will be rejected on average." in few
+
+
 def test_new_rows_lose_at_most_the_share_on_average() -> None:
     losses = []
     for _ in range(2000):

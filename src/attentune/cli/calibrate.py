@@ -27,6 +27,7 @@ examples:
   attentune calibrate runs/reviews --calibrate none     (remove it again)
   attentune calibrate runs/intents --reject             (reject texts of no class: at most 5 % of the right ones)
   attentune calibrate runs/intents --reject 0.02 --out_of_scope_file other.csv
+  attentune calibrate runs/intents --reject none        (reject no text any more)
 
 --reject alone leaves temperature and thresholds as they are; it works on every kind of run. What is fitted is saved in
 the run folder, and replaces what was fitted before."""
@@ -37,21 +38,24 @@ parser = parser_of("calibrate", _HELP, (*ROW_SETTINGS, "training.reject"))
 def run(arguments: Sequence[str]) -> int:
     """Calibrate; return the exit status."""
     parsed, problems = parser().parse(arguments)
-    given = {*overrides_of(parsed, [])} - {"training.reject"}
+    given = {*overrides_of(parsed, [])}
+    sets_rejection = "training.reject" in given  # a share, or none, which removes it
+    given -= {"training.reject"}
     if "data.calibration_file" in given:
         raise ConfigError("--calibration_file: is a setting of training; here --validation_file names the rows.")
     config = config_from(parsed, problems)
     share = config.training.reject
     if parsed.out_of_scope_file is not None and share is None:
         raise ConfigError("--out_of_scope_file: goes with --reject.")
-    recalibrates = share is None or parsed.calibrate is not None or parsed.thresholds != "none"
+    recalibrates = not sets_rejection or parsed.calibrate is not None or parsed.thresholds != "none"
     data_config = config.data if given else None
     check_named(parsed)
     check_columns(parsed.out_of_scope_file, config.data)
 
     from attentune.inference.predictor import Predictor
     from attentune.results import to_json
-    from attentune.training.calibration import calibrate_run, reject_run
+    from attentune.training.calibration import calibrate_run, end_rejection, reject_run
+    from attentune.training.card import NO_REJECTION
 
     found: dict[str, Any] = {}
     sentences = []
@@ -59,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
         done = calibrate_run(
             parsed.run,
             data_config,
-            temperature=parsed.calibrate != "none" and (share is None or parsed.calibrate is not None),
+            temperature=parsed.calibrate != "none" and (not sets_rejection or parsed.calibrate is not None),
             thresholds=parsed.thresholds == "f1",
             split=parsed.split,
             precision=parsed.precision,
@@ -74,5 +78,9 @@ def run(arguments: Sequence[str]) -> int:
         fitted = reject_run(saved, share, data_config, **options)
         found["rejection"] = fitted.facts()
         sentences.append(fitted.sentence())
+    elif sets_rejection:
+        end_rejection(parsed.run)
+        found["rejection"] = None
+        sentences.append(NO_REJECTION)
     print(to_json(found) if parsed.format == "json" else f"{parsed.run}: {' '.join(sentences)}\n", end="")
     return 0

@@ -2,6 +2,7 @@
 the two are worth where texts of no class are known."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -127,10 +128,16 @@ class Rejection:
         if self.auroc is not None:
             listed = ", ".join(f"{name} {value:.4f}" for name, value in self.auroc.items())
             chosen = f" The score was chosen by texts of no class (AUROC: {listed})."
+        cost = f"{self.lost:.1%} of {self.rows:,} right predictions on held-out rows (at most {self.share:.1%} wanted)."
+        if self.rows < (needed := math.ceil(1 / self.share - 1 - 1e-9)):
+            cost = (
+                f"only scores below those of all {self.rows:,} right predictions on held-out rows, which are too few"
+                f" for the {self.share:.1%} wanted: that needs {needed:,}. Of new right predictions"
+                f" {1 / (self.rows + 1):.1%} will be rejected on average."
+            )
         return (
             f"Texts with {by.get(self.score, 'a maximum probability')} below {self.threshold:.4g} are rejected as of no"
-            f" class: {self.lost:.1%} of {self.rows:,} right predictions on held-out rows (at most {self.share:.1%}"
-            f" wanted).{chosen}"
+            f" class: {cost}{chosen}"
         )
 
     def save(self, folder: Path) -> None:

@@ -232,6 +232,19 @@ def reject_run(
     return fitted
 
 
+def end_rejection(run: str | Path) -> None:
+    """Make a run reject no text; any kind of run."""
+    saved = Predictor.load(run)
+    _check_folder(saved, "validation")
+    with locked_folder(saved.folder):
+        _remove_rejection(saved.folder)
+
+
+def _remove_rejection(folder: Path) -> None:
+    remove_rejection(folder)
+    _change_card(folder, LIMIT_OF_REJECTION, NO_REJECTION)
+
+
 def _check_folder(saved: Predictor, split: str) -> None:
     if split.split("_")[0] not in ("validation", "test"):
         raise ConfigError(f"--split: got {split!r}, expected validation or test: rows that training has not seen.")
@@ -260,7 +273,6 @@ def _write(done: Recalibration) -> None:
             )
         _change_card(folder, LIMIT_OF_CALIBRATION, sentence)
         if done.ends_rejection:
-            remove_rejection(folder)
-            _change_card(folder, LIMIT_OF_REJECTION, NO_REJECTION)
+            _remove_rejection(folder)
         write_text(folder / CALIBRATION_FILE, to_json(done.facts()))
         write_text(folder / "config.json", json.dumps(settings, indent=2, sort_keys=True) + "\n")
