@@ -201,31 +201,45 @@ def _ones(table: Table, row: int, cells: Mapping[str, str | None]) -> list[str] 
 
 
 # Several columns are labels of 0 and 1 if more than this share of their cells is. Probabilities may be rounded.
-_MOST_CELLS, _SUM_TOLERANCE = 0.5, 0.02
+_MOST_CELLS, _SUM_TOLERANCE, _PERCENT_TOLERANCE = 0.5, 0.02, 2
 
 
 def label_reading(table: Table, columns: Sequence[str], task_type: str | None, known: Collection[str] = ()) -> str:
     """Return what several label columns hold: "bits" (a label each), "probabilities" (a class each) or "votes"."""
     rows = [[cell.strip() for cell in row if cell] for row in zip(*map(table.values, columns), strict=True)]
     present = [cell for row in rows for cell in row if cell]
-    bits = sum(cell.lower() in _BITS or cell in _UNKNOWN_SCORES for cell in present)
-    if task_type == "multi_label" or (task_type is None and bits > _MOST_CELLS * len(present)):
-        return "bits"
     numbers = [[parse_number(cell) for cell in row if cell] for row in rows]
-    if set(present) <= set(known) or any(None in row for row in numbers):
-        return "votes"
     sums = [
         (sum(number or 0 for number in row), min(number or 0 for number in row)) if row else (1, 0) for row in numbers
     ]
-    wrong = [row for row, (total, least) in enumerate(sums) if least < 0 or abs(total - 1) > _SUM_TOLERANCE]
-    if wrong and any((number or 0) % 1 for row in numbers for number in row):
+    named = f"the label columns {', '.join(map(repr, columns))}"
+    percent = [row for row, (total, least) in enumerate(sums) if least >= 0 and abs(total - 100) <= _PERCENT_TOLERANCE]
+    are_numbers = not any(None in row for row in numbers)
+    if percent and are_numbers and len(percent) == sum(map(bool, numbers)) and task_type != "multi_label":
         raise table.error(
-            wrong[0],
-            f"the label columns {', '.join(map(repr, columns))} hold numbers that sum to {sums[wrong[0]][0]:g},"
-            " expected probabilities of classes, which sum to 1, or in each column the class that one annotator chose."
-            " Divide the numbers by their sum, or name one --label_column.",
+            percent[0],
+            f"{named} hold numbers that sum to {sums[percent[0]][0]:g} in every row, expected probabilities of classes,"
+            " which sum to 1. If they are percentages, divide them by 100.",
             LabelError,
         )
+    bits = sum(cell.lower() in _BITS or cell in _UNKNOWN_SCORES for cell in present)
+    if task_type == "multi_label" or (task_type is None and bits > _MOST_CELLS * len(present)):
+        return "bits"
+    if set(present) <= set(known) or not are_numbers:
+        return "votes"
+    wrong = [row for row, (total, least) in enumerate(sums) if least < 0 or abs(total - 1) > _SUM_TOLERANCE]
+    if wrong and any((number or 0) % 1 for row in numbers for number in row):
+        total, least = sums[wrong[0]]
+        said = (
+            f"numbers that sum to {total:g}, expected probabilities of classes, which sum to 1, or in each column the"
+            " class that one annotator chose. Divide the numbers by their sum, or name one --label_column."
+        )
+        if least < 0:
+            said = (
+                f"{least:g}, expected probabilities of classes, of which none is negative. Correct the number, or leave"
+                " all cells of a row without labels empty."
+            )
+        raise table.error(wrong[0], f"{named} hold {said}", LabelError)
     if wrong:
         return "bits" if task_type is None else "votes"  # whole numbers may be counts: only if it is said
     return "probabilities"
