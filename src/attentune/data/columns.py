@@ -105,17 +105,19 @@ def require(names: Sequence[str], column: str, source: str, setting: str, likely
     found = find_columns(column, names) if setting in ("--text_column", "--label_column") else None
     if found is not None or column in names:
         return column if found is None else columns_setting(found)
-    parts = [part.strip() for part in column.split(",")] if "," in column else columns_of(column)
-    lacking = next((part for part in parts if part not in names), column) if set(parts) & set(names) else column
-    near = did_you_mean(lacking, names)
+    wanted, others = {"--label_column": (LABELS, TEXTS), "--text_column": (TEXTS, LABELS)}.get(setting, ((), ()))
+    parts: Sequence[str] = columns_of(column) if wanted else (column,)
+    if len(parts) == 1 and wanted:
+        parts = [part.strip() for part in column.split(",")]
+    lacking = [part for part in parts if part not in names] or [column]
+    near = next(filter(None, (did_you_mean(part, [n for n in names if n not in others]) for part in lacking)), "")
     if not near:
-        wanted = {"--label_column": LABELS, "--text_column": TEXTS}.get(setting, ())
         usual = _first(wanted, names)
         meant = likely or ([] if usual is None else [usual])
         near = f" Did you mean {' or '.join(map(repr, meant[:3]))}?" if meant else ""
     raise DataError(
-        f"there is no column {lacking!r}.{near} Columns here: {_listed(names)}."
-        f" Name the right one with {setting}.{separator_hint(names)}",
+        f"there {'is no column' if len(lacking) == 1 else 'are no columns'} {_listed(lacking)}.{near}"
+        f" Columns here: {_listed(names)}. Name the right one with {setting}.{separator_hint(names)}",
         path=source,
     )
 
@@ -138,7 +140,16 @@ def choose_columns(
         )
 
     def guess(what: str, taken: Collection[str | None]) -> str:
-        column = _by_content(what, taken, names, source, table, note)
+        try:
+            column = _by_content(what, taken, names, source, table, note)
+        except DataError as error:
+            if (own := _first(LABELS if what == "label" else TEXTS, extra)) is None:
+                raise
+            raise DataError(
+                f"the column {own!r} of --extra_columns is the {what} by its name, expected columns beside it. Leave it"
+                f" out there, or name the {what} with --{what}_column.",
+                path=source,
+            ) from error
         by_content.append(f"{what} {column!r}")
         return column
 
