@@ -109,6 +109,11 @@ def test_whole_numbers_with_and_without_decimals_are_one_class(tmp_path, suffix)
 # --- labels that mean none
 
 
+def test_a_class_as_frequent_as_the_others_is_a_class(tmp_path):
+    train = write(tmp_path / "t.csv", label=[*(f"c{n}" for n in range(19)), "None"] * 9)
+    assert not any(finding.kind == "no-label" for finding in examine(whole(train)).findings)
+
+
 def test_rows_to_predict_are_never_left_out(tmp_path):
     space = LabelSpace("classification", ("contradiction", "entailment", "neutral"))
     path = write(tmp_path / "t.csv", label=["entailment", "-", "neutral"])

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -301,7 +302,8 @@ def _no_label(split: _Split) -> _Found:
     is_ordered = {label_key(label) for label in counts} <= {"-1", "0", "1"}
     for label, count in counts.items():
         may_be_none = label.lower() in NO_LABEL and not (is_ordered and label in ("-1", "-1.0"))
-        if may_be_none and count <= _RARE_SHARE * sum(counts.values()):
+        is_rare = count <= min(_RARE_SHARE * sum(counts.values()), median(counts.values()) / 2)
+        if may_be_none and is_rare:
             message = f"the rare class {label!r} ({count:,} rows) may mean that there is no label."
             yield "warning", message, f"If it means that, leave its rows out: --ignore_labels={label}.", ()
 
