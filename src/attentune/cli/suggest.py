@@ -22,7 +22,8 @@ examples:
   attentune suggest runs/mine --input_file unlabelled.csv --count 50 --output_file next.csv
 
 Texts whose two most probable classes are nearly equally probable are chosen first, for a person to label.
-The output has an empty column label to fill in; append its rows to those that you train on."""
+The output has an empty column label to fill in; append text and label to the rows that you train on, under their names
+there (row, id, prediction, probability and margin are for the person who labels)."""
 _COLUMNS = ("text_column", "text_pair_column", "id_column")
 _DATA = tuple(f"data.{name}" for name in (*_COLUMNS, "delimiter", "encoding", "sheet", "file_format", "header"))
 
