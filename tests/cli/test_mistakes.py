@@ -178,7 +178,7 @@ def test_all_mistakes_are_told_at_once(attentune, place, monkeypatch):
     monkeypatch.chdir(place)
     flags = "--lerning_rate 1 --seed x --preset nope --max_length 2 --set model.head.knd=cls --set foo"
     err = attentune.refused(*words_of(f"TRAIN {flags}"))
-    told = ("--lerning_rate:", "--set foo:", "preset:", "model.head.knd:", "data.max_length:", "training.seed:")
+    told = ("--lerning_rate:", "--set foo:", "preset:", "model.head.knd:", "--max_length:", "--seed:")
     assert [line.split()[:2] for line in err.splitlines()] == [["attentune:", name.split()[0]] for name in told]
 
 

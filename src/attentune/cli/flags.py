@@ -151,6 +151,7 @@ _SECTIONS: tuple[tuple[str, type], ...] = (
 )
 _ARGUMENT = re.compile(r"(\S+)(?: (\S+))? {2,}(.*)")
 _NUMBER = re.compile(r"(N|X)(?:>=(\d+))?")
+_NUMBER_LIKE = re.compile(r"[-+]?[0-9.,]+\s*%?")
 
 
 class Parser(argparse.ArgumentParser):
@@ -228,12 +229,12 @@ class Parser(argparse.ArgumentParser):
         if empty := [argument for argument in arguments if argument.startswith("--") and argument.endswith("=--")]:
             raise ConfigError([f"{argument}: expected a value after the equals sign." for argument in empty])
         self._words = words = [_normalised(argument) for argument in arguments]
+        problems = self._part_taken_words(words)
         parsed, unknown = self.parse_known_args(words)
         parsed.command = next(iter(self.prog.split()[1:]), "")
         file = getattr(parsed, "file", None)
         if any(before in unknown and word == file for before, word in itertools.pairwise(words)):
             parsed.file = None  # the value of an unknown flag, not a file
-        problems = []
         for argument in unknown:
             if argument.startswith("--"):
                 problems.append(self._unknown_flag(argument.split("=")[0]))
@@ -245,6 +246,23 @@ class Parser(argparse.ArgumentParser):
             if (value := getattr(parsed, name)) is not None:
                 setattr(parsed, name, names_in(value))
         return parsed, problems
+
+    def _part_taken_words(self, words: list[str]) -> list[str]:
+        """Give flags that may stand alone the value for it, if the next word can be none of theirs; return problems."""
+        problems, alone = [], {flag: one for one in self._actions if one.nargs == "?" for flag in one.option_strings}
+        for place, (flag, word) in enumerate(itertools.pairwise(words)):
+            if flag not in alone or word.startswith("-") or _NUMBER_LIKE.fullmatch(word):
+                continue
+            kind, what = (bool, "true or false") if alone[flag].const == "true" else (float, "a number")
+            try:
+                coerce(word, kind | None)
+            except ValueError:
+                words[place] = f"{flag}={alone[flag].const}"
+                problems.append(
+                    f"{flag}: took {word!r} as its value, expected {what}. If it is a file or a run, put it first, or"
+                    f" write {words[place]}."
+                )
+        return problems
 
 
 def command_parser(
@@ -444,9 +462,19 @@ def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:
     try:
         config = load_config(getattr(parsed, "config", None), overrides, preset=getattr(parsed, "preset", None))
     except ConfigError as error:
-        raise ConfigError([*problems, *error.problems]) from None
+        typed = _typed_flags(parsed)
+        settings = (problem.partition(": ")[0] for problem in error.problems)
+        named = [typed.get(name, "") + problem for name, problem in zip(settings, error.problems, strict=True)]
+        raise ConfigError([*problems, *named]) from None
     check(problems)
     return config
+
+
+def _typed_flags(parsed: argparse.Namespace) -> dict[str | None, str]:
+    """Return the flags of settings that were typed, each before a colon, by the dotted names of the settings."""
+    given = [name for name, value in vars(parsed).items() if value is not None]
+    by_alias = {_setting_of(name[6:]): f"--{name[6:]}: " for name in given if name.startswith("alias:")}
+    return {name: f"--{name.partition('.')[2]}: " for name in given if "." in name} | by_alias
 
 
 def given_settings(parsed: argparse.Namespace) -> dict[str, Any]:

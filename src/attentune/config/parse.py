@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,7 @@ _FALSE = {"false", "no", "off", "0"}
 # Endings of names that are no words.
 _LIST_FILES = (".txt", ".csv", ".tsv", ".list", ".yaml", ".json")
 _NULL = {"null", "none", "~", ""}
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -173,7 +175,12 @@ def _as_float(value: Any) -> float:
         number = float(value)
         if number - number == 0 and not isinstance(value, bool):  # neither NaN nor infinite
             return number
-    raise ValueError("a number.")
+    percent = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    raise ValueError("a number." if percent is None else f"a number.{_as_share(float(percent[1]))}")
+
+
+def _as_share(percent: float) -> str:
+    return f" {percent:g} % is {percent / 100:g}."
 
 
 def _as_str(value: Any) -> str:
@@ -211,5 +218,5 @@ def _checked(value: Any, facts: Mapping[str, Any]) -> Any:
     if low is not None and (value < low or (facts.get("open") and value == low)):
         raise ValueError(f"a number {'above' if facts.get('open') else 'of at least'} {low}.")
     if high is not None and value > high:
-        raise ValueError(f"a number of at most {high}.")
+        raise ValueError(f"a number of at most {high}.{_as_share(value) if high <= 1 < value <= 100 else ''}")
     return value

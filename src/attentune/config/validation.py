@@ -67,9 +67,10 @@ def _baselines(config: Config) -> Iterator[str]:
         "objective.debias": config.objective.debias != "none",
     }
     for name in (name for name, is_set in unfit.items() if is_set and config.baseline is not None):
+        later = " The finished run takes it: attentune calibrate RUN --reject; attentune auto FILE --reject does both."
         yield (
             f"{name}: works with a fine-tuned model, but the baseline {config.baseline} is fitted; leave it out, or"
-            " name a preset such as bert."
+            f" name a preset such as bert.{later if name == 'training.reject' else ''}"
         )
 
 
