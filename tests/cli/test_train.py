@@ -18,7 +18,9 @@ from safetensors.numpy import load_file
 from transformers import pipeline
 
 from attentune import __version__
+from attentune.cli.output import tell_next
 from attentune.config import load_config
+from attentune.data.dataset import TextRows
 from attentune.demo.run import run_demo
 from attentune.inference.predictor import Predictor, predict
 from attentune.token_labels.plan import LABELS_FILE, load_labels
@@ -91,6 +93,11 @@ def test_the_next_commands_work_whatever_the_folder_and_the_texts(attentune, tmp
     for one in words:
         out, _ = attentune.done(*one[1:])
         assert re.search(r"\b(good|bad)\b", out)
+
+
+def test_the_next_commands_have_a_text_that_is_not_empty(capsys):
+    tell_next("run", TextRows(("0", "1"), (" ", "so fine"), ("so", "dull"), None, "rows.csv"))
+    assert "attentune predict run --text 'so fine' --text_pair dull\n" in capsys.readouterr().err
 
 
 def test_tracker_early_stopping_and_best_weights(attentune, tiny, tmp_path):
