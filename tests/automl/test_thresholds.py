@@ -21,8 +21,8 @@ from sklearn.metrics import (
 )
 
 from attentune.automl.auto import rank_encoders
-from attentune.automl.delivery import AutoResult, LeaderboardRow, card, estimate_sentence, leaderboard_cells, ranked
 from attentune.automl.folds import make_folds
+from attentune.automl.leaderboard import AutoResult, LeaderboardRow, card, estimate_sentence, leaderboard_cells, ranked
 from attentune.automl.thresholds import (
     _ordered_probabilities,
     best_thresholds,

@@ -121,6 +121,19 @@ def test_the_delivery_is_an_ordinary_run_folder(delivered, attentune):
 
 
 @pytest.mark.integration
+def test_the_report_tells_the_leaderboard_and_is_on_test_rows(delivered, attentune, tmp_path):
+    best = delivered[0] / "best"
+    result = json.loads((best / "auto/leaderboard.json").read_text())
+    for name in ("report.md", "report.html"):
+        attentune.done("report", best, "--output_file", tmp_path / name)
+        text = (tmp_path / name).read_text()
+        assert result["reason"] in text
+        assert f"accuracy {100 * result['scores']['test']['accuracy']:.1f} (95 % interval" in text
+        assert "Scores are on test rows" in text
+        assert all(f"{row['score']:.4f}" in text for row in result["leaderboard"])
+
+
+@pytest.mark.integration
 def test_the_doctor_judges_labels_by_the_out_of_fold_predictions(delivered, attentune, tiny, tmp_path):
     folder = delivered[0]
     encoder = ("--model_name_or_path", tiny("bert"), "--max_length", "24")

@@ -76,10 +76,11 @@ def test_training_saves_what_the_validation_rows_say(attentune, files: Path, tmp
     assert record["train"]["rejection"] == facts
     assert "rejected as of no class: " in (files / "run/README.md").read_text()
     assert "none is rejected" in (files / "plain/README.md").read_text()
-    attentune.done("report", files / "run", "--output_file", tmp_path / "report.html")
     told = Rejection.load(files / "run").sentence()
     assert f"% of {facts['rows']} right predictions on held-out rows (at most 10.0% wanted)" in told
-    assert told in (tmp_path / "report.html").read_text()
+    for name in ("report.html", "report.md"):
+        attentune.done("report", files / "run", "--output_file", tmp_path / name)
+        assert told in (tmp_path / name).read_text()
     result = RunResult.load(files / "run/run.json")
     assert told in _text(result)
     none = "No text is rejected: None of 4 held-out rows is predicted rightly."

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from statsmodels.stats.proportion import proportion_confint
 
+from attentune.automl.leaderboard import AutoResult
 from attentune.config import load_config
 from attentune.data.load import load_data
 from attentune.demo.domains import (
@@ -26,6 +27,7 @@ from attentune.demo.domains import (
 from attentune.demo.leaderboard import FILMS, HELD_OUT, Score, ScoredRun, cells, ranked
 from attentune.demo.run import _auto_run, data_settings
 from attentune.errors import ConfigError
+from attentune.results import to_json
 from attentune.runs.records import Predictions, Run, RunRecord
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
@@ -185,7 +187,8 @@ def test_rows_that_auto_had_no_time_to_score_are_scored(tmp_path):
     result = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**result, "scores": {}}))
     (folder / "auto").mkdir()
-    (folder / "auto" / "leaderboard.json").write_text('{"stopped": false}')
+    finished = AutoResult(folder, "accuracy", [], "", {"metric": "accuracy"}, {}, 1.0)
+    (folder / "auto" / "leaderboard.json").write_text(to_json(finished.to_dict()))
     for file in folder.glob("predictions_*.csv"):
         file.unlink()
     scores = _auto_run(config, 1.0, quiet=True).scores

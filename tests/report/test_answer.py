@@ -11,7 +11,7 @@ import pytest
 from attentune.metrics.metrics import METRICS
 from attentune.report.analysis import Verdicts, compare_methods
 from attentune.report.contents import _open_sentence, answer_of, make_report, question_of
-from attentune.report.details import classes_section, cues_section, model_section, rows_section
+from attentune.report.details import classes_section, cues_section, probabilities_section, rows_section
 from attentune.report.document import NOTHING, Section, Table
 from attentune.report.load import TaskTexts, collect
 from attentune.report.tables import ranking_tables
@@ -335,7 +335,7 @@ def test_a_run_has_curves_classes_calibration_and_errors(tmp_path: Path) -> None
     write_record(tmp_path / "flat", Run("rte", None, "a", 1), predictions(LABELS, GIVEN["a"], NAMES), score=4 / 6)
     for name, expected in {"one": ["calibration-rte", "confident-rte"], "flat": ["confident-rte"]}.items():
         verdicts = compare_methods(collect([str(tmp_path / name)]).runs)
-        section = model_section(verdicts, verdicts.cells[0], TaskTexts())
+        section = probabilities_section(verdicts, verdicts.cells[0], TaskTexts())
         assert [part.name for part in section.parts] == expected
 
 

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import attentune
-from attentune.automl.delivery import AutoResult, LeaderboardRow
+from attentune.automl.leaderboard import AutoResult, LeaderboardRow
 from attentune.automl.work import AutoProgress
 from attentune.errors import AttentuneError
 from attentune.explain.explanation import Explanation, Subword

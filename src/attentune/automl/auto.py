@@ -36,10 +36,11 @@ from attentune.automl.budget import (
     time_needed,
     worker_slots,
 )
-from attentune.automl.delivery import AutoResult, Delivery
+from attentune.automl.delivery import Delivery
 from attentune.automl.distill import TIME_MARGIN, training_runs
-from attentune.automl.folds import PLAN_FILE, WORK_FOLDER, fold_numbers, load_folds, save_folds
+from attentune.automl.folds import PLAN_FILE, fold_numbers, load_folds, save_folds
 from attentune.automl.fusion import calibrated_losses
+from attentune.automl.leaderboard import WORK_FOLDER, AutoResult
 from attentune.automl.members import MemberTrainer, WorkerSetup, hold, probe, settings_of
 from attentune.automl.portfolio import Member, choose_members
 from attentune.automl.work import AutoProgress, AutoSettings, AutoWork

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from attentune.automl.budget import FEWEST_UPDATES, WEIGHTS_FILE, LoadMeter, MemberState
 from attentune.automl.distill import TIME_MARGIN, Distillation, OutOfTime, training_runs
-from attentune.automl.folds import HELD_OUT_FILE, WORK_FOLDER, held_out_energies, label_note, save_out_of_fold
+from attentune.automl.folds import HELD_OUT_FILE, held_out_energies, label_note, save_out_of_fold
 from attentune.automl.fusion import (
     PARTS,
     Effort,
@@ -24,6 +24,7 @@ from attentune.automl.fusion import (
     estimate_score,
     fit_fusion,
 )
+from attentune.automl.leaderboard import LEADERBOARD_FILE, WORK_FOLDER, AutoResult, LeaderboardRow, card, ranked
 from attentune.automl.thresholds import fit_thresholds
 from attentune.automl.work import AutoWork
 from attentune.config import Config, load_config, to_dict, to_yaml
@@ -36,9 +37,9 @@ from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import Predictor
 from attentune.io.files import storage_errors, write_text
 from attentune.metrics.intervals import score_interval
-from attentune.metrics.metrics import Metric, predictions_of, score_predictions
+from attentune.metrics.metrics import predictions_of, score_predictions
 from attentune.metrics.rejection import energy_weights, fit_rejection, maximum_probability
-from attentune.results import RESULT_FILE, RunResult, html_block, html_table, to_json, versions, without_nan
+from attentune.results import RESULT_FILE, RunResult, to_json, versions, without_nan
 from attentune.seeding import numpy_generator
 from attentune.training.prepare import row_facts
 from attentune.training.run_folder import (
@@ -60,59 +61,11 @@ _LATE_SHARE = 0.03
 _STOPPED_S = 0.5
 # Files of a fold that are not those of a run: what it predicted, that it is kept, and its own records.
 _FOLD_FILES = {HELD_OUT_FILE, ".kept", ".lock", "log.jsonl", RESULT_FILE, METRICS_FILE, "README.md", CONFIG_FILE}
-LEADERBOARD_FILE = "leaderboard.json"
-LEADERBOARD_HEADER = ("model", "score", "95 % interval", "seconds", "MB", "")
 _RESAMPLES, _FEWER_RESAMPLES, _MANY_ROWS = 1000, 200, 3000
 _METHOD = (
     "nested cross-fitting: members, fusion, its kind and thresholds are chosen without the part that is scored; the"
     " interval is over rows and these choices"
 )
-
-
-@dataclass(frozen=True)
-class LeaderboardRow:
-    """A member, or the fusion of several."""
-
-    name: str  # the member's name, or "fusion"
-    kind: str  # "baseline", "fine-tuned" or "fusion"
-    method: str  # the baseline, the preset, or the kind of fusion
-    encoder: str | None = None  # the member's encoder; None if it has none
-    status: str = "done"  # "done" or "left out"
-    score: float | None = None  # the metric on rows that the model was not trained on; None if undefined or left out
-    # low, high: its 95 % interval over these rows; None if undefined.
-    low: float | None = None
-    high: float | None = None
-    seconds: float = 0.0  # the time that all of its folds took
-    bytes: int = 0  # the size of its files
-    weight: float | None = None  # how much it counts in what was delivered; None if it is not part of that
-    note: str = ""  # why it was left out, or what its score is of
-
-
-@dataclass(frozen=True)
-class AutoResult:
-    """What `auto` has delivered."""
-
-    folder: Path  # the run folder
-    metric: str  # the metric that chose it
-    leaderboard: list[LeaderboardRow]  # the members and the fusion, best first
-    reason: str  # why this was delivered, in a sentence
-    estimate: dict[str, Any]  # the expected score on new rows, with its interval and how it was computed
-    scores: dict[str, dict[str, float]]  # the scores of validation and test rows, if any; they chose no member
-    seconds: float  # the time spent, over all calls
-    step_seconds: dict[str, float] = field(default_factory=dict)  # what the seconds of this call went to
-    stopped: bool = False  # whether a stop was requested (Ctrl-C) before the time was up
-    notes: tuple[str, ...] = ()  # sentences on the rows and on what was limited
-    rejection: str | None = None  # which texts are rejected, as of no class
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return {**asdict(self), "folder": str(self.folder), "seconds": round(self.seconds, 3)}
-
-    def _repr_html_(self) -> str:
-        """Show the leaderboard, the choice and the estimate in a notebook."""
-        header = (LEADERBOARD_HEADER[0], self.metric, *LEADERBOARD_HEADER[2:])
-        table = html_table(header, leaderboard_cells(self.leaderboard))
-        return html_block(f"Run {self.folder}", [table], (self.reason, estimate_sentence(self.estimate)))
 
 
 @dataclass(frozen=True)
@@ -559,7 +512,7 @@ class Delivery:
                 "rows": int((auto.folds_N >= 0).sum()),
                 **row_facts(auto.rows),
                 "folds": max(1, int(auto.folds_N.max())),
-                "members": [row.name for row in result.leaderboard if row.weight is not None and row.kind != "fusion"],
+                "members": [row.name for row in result.delivered],
                 "estimate": result.estimate,
             },
             best=None,
@@ -571,63 +524,3 @@ class Delivery:
         )
         write_text(auto.folder / METRICS_FILE, to_json(record.metrics()))
         write_text(auto.folder / RESULT_FILE, record.to_json())
-
-
-def ranked(rows: Sequence[LeaderboardRow], metric: Metric) -> list[LeaderboardRow]:
-    """Return the rows best first, then those without a score."""
-    sign = -1.0 if metric.greater_is_better else 1.0
-    return sorted(rows, key=lambda row: (row.score is None, sign * (row.score or 0.0)))
-
-
-def leaderboard_cells(rows: Sequence[LeaderboardRow]) -> list[tuple[str, ...]]:
-    """Return the cells of the leaderboard: name, score, interval, seconds, MB, and what it is used for."""
-    has_fusion = any(row.kind == "fusion" for row in rows)
-
-    def use(row: LeaderboardRow) -> str:
-        if row.weight is None:
-            return row.note
-        part = f"in the fusion, weight {row.weight:.2g}" if has_fusion and row.kind != "fusion" else "delivered"
-        return f"{part}, {row.note}" if row.note else part
-
-    return [
-        (
-            row.name,
-            "-" if row.score is None else f"{row.score:.4f}",
-            "" if row.low is None or row.high is None else f"{row.low:.4f} to {row.high:.4f}",
-            f"{row.seconds:.1f}",
-            f"{row.bytes / 1e6:.1f}",
-            use(row),
-        )
-        for row in rows
-    ]
-
-
-def estimate_sentence(estimate: dict[str, Any]) -> str:
-    """Return the estimate for new rows in a sentence."""
-    if estimate.get("value") is None:
-        return f"There is no estimate for new rows: {estimate['metric']} is undefined."
-    interval = ""
-    if estimate.get("low") is not None and estimate.get("high") is not None:
-        interval = f" (95 % interval {estimate['low']:.4f} to {estimate['high']:.4f})"
-    return (
-        f"Estimate for new rows: {estimate['metric']} {estimate['value']:.4f}{interval}, by {estimate['method']}. It"
-        " holds for rows of the same time and source; others are not covered."
-    )
-
-
-def card(result: AutoResult) -> str:
-    """Return the README.md of the run folder."""
-    lines = ["# A model made by attentune auto", "", result.reason, "", estimate_sentence(result.estimate), ""]
-    for split, scores in result.scores.items():
-        values = ", ".join(
-            f"{name} {'undefined' if value != value else format(value, '.4f')}" for name, value in scores.items()
-        )
-        lines += [f"Scores on {split} rows, which chose no member: {values}.", ""]
-    header = ("model", f"{result.metric}, out of fold", *LEADERBOARD_HEADER[2:])
-    lines += [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-    lines += [
-        f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |" for cells in leaderboard_cells(result.leaderboard)
-    ]
-    lines += ["", *(f"- {note}" for note in result.notes), ""]
-    lines += ["The folder `auto` belongs to the model: it has the members' weights.", ""]
-    return "\n".join(lines)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from attentune.automl.leaderboard import WORK_FOLDER
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.splits import deal_groups, row_groups, stratified_sample
 from attentune.errors import CheckpointError, DataError
@@ -17,7 +18,7 @@ from attentune.metrics.metrics import probabilities_of
 from attentune.metrics.rejection import energy
 from attentune.stats.estimate import wilson_interval
 
-WORK_FOLDER, PLAN_FILE, OOF_FILE = "auto", "plan.json", "oof.safetensors"
+PLAN_FILE, OOF_FILE = "plan.json", "oof.safetensors"
 # The predictions of the held-out rows in the run folder of a fold or baseline.
 HELD_OUT_FILE = "heldout.safetensors"
 # Strata of scores.

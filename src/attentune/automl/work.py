@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from attentune.automl.budget import MemberState, Schedule
-from attentune.automl.folds import WORK_FOLDER, held_out_logits
+from attentune.automl.folds import held_out_logits
+from attentune.automl.leaderboard import WORK_FOLDER
 from attentune.automl.thresholds import utility
 from attentune.config import Config
 from attentune.config.parse import did_you_mean

@@ -101,11 +101,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _text(result: Any) -> str:
     """Format the leaderboard, what was delivered and why, and the estimate for new rows."""
-    from attentune.automl.delivery import LEADERBOARD_HEADER, estimate_sentence, leaderboard_cells
+    from attentune.automl.leaderboard import leaderboard_cells
 
-    header = (LEADERBOARD_HEADER[0], result.metric, *LEADERBOARD_HEADER[2:])
-    parts = [table(header, leaderboard_cells(result.leaderboard), right=(1, 3, 4)), "", result.reason]
-    parts.append(estimate_sentence(result.estimate))
+    parts = [table(result.header, leaderboard_cells(result.leaderboard), right=(1, 3, 4)), "", *result.sentences]
     parts += [] if result.rejection is None else [result.rejection]
     if result.scores:
         parts += ["", "Rows that chose no member:", scores_table(result.scores)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.automl.auto import auto
-from attentune.automl.delivery import LEADERBOARD_FILE, WORK_FOLDER
+from attentune.automl.leaderboard import WORK_FOLDER, AutoResult
 from attentune.automl.work import AutoProgress
 from attentune.config import Config, load_config
 from attentune.data.load import load_data
@@ -17,7 +17,7 @@ from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictions import predictions_csv
 from attentune.inference.predictor import Predictor
-from attentune.io.files import read_json, write_text
+from attentune.io.files import write_text
 from attentune.results import RESULT_FILE, RunResult
 from attentune.runs.compare import compare
 from attentune.runs.grid import CUSTOM_TASK
@@ -106,16 +106,16 @@ def run_demo(
 
 def auto_sentence(folder: Path) -> str:
     """Say of which members `auto` made its model, in what time, and its expected score."""
-    result = read_json(folder / WORK_FOLDER / LEADERBOARD_FILE)
-    delivered = [row for row in result["leaderboard"] if row["weight"] is not None and row["kind"] != "fusion"]
-    shares = ", ".join(f"{row['name']} {row['weight']:.2g}" for row in delivered)
-    kind = f"of {len(delivered)} members, by weight {shares}" if len(delivered) > 1 else f"by {delivered[0]['name']}"
-    estimate = result["estimate"]
-    found = [estimate.get(name) for name in ("value", "low", "high")]
+    result = AutoResult.load(folder)
+    assert result is not None
+    shares = ", ".join(f"{row.name} {row.weight or 0:.2g}" for row in result.delivered)
+    several = len(result.delivered) > 1
+    kind = f"of {len(result.delivered)} members, by weight {shares}" if several else f"by {result.delivered[0].name}"
+    found: list[Any] = [result.estimate.get(name) for name in ("value", "low", "high")]
     expected = ""
     if None not in found:
-        expected = "; expected on new rows: {} {:.3f} ({:.3f} to {:.3f})".format(estimate["metric"], *found)
-    seconds = f"{result['seconds']:.0f} seconds"
+        expected = "; expected on new rows: {} {:.3f} ({:.3f} to {:.3f})".format(result.metric, *found)
+    seconds = f"{result.seconds:.0f} seconds"
     return f"auto: one model {kind}, chosen in {seconds} on rows that no member was trained on{expected}."
 
 
@@ -164,8 +164,8 @@ def _write_predictions(folder: Path, config: Config, splits: Sequence[str]) -> N
 
 
 def _is_finished(folder: Path) -> bool:
-    file = folder / WORK_FOLDER / LEADERBOARD_FILE
-    return (folder / RESULT_FILE).is_file() and not read_json(file)["stopped"]
+    result = AutoResult.load(folder)
+    return (folder / RESULT_FILE).is_file() and result is not None and not result.stopped
 
 
 def data_settings(folder: Path, *, train_size: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from attentune.report.analysis import Cell, Lead, Verdicts, compare_methods
 from attentune.report.charts import Line, PointRow, lines_figure, rows_alt, rows_figure
-from attentune.report.details import classes_section, cues_section, model_section, rows_section
+from attentune.report.details import classes_section, cues_section, model_section, probabilities_section, rows_section
 from attentune.report.document import (
     Figure,
     Report,
@@ -39,7 +39,7 @@ from attentune.report.tables import (
     shared_sentences,
     verdicts_table,
 )
-from attentune.runs.records import RunRecord, unpaired
+from attentune.runs.records import TEST, RunRecord, unpaired
 from attentune.stats.compare import Runs
 from attentune.stats.verdict import Comparison
 
@@ -57,13 +57,13 @@ Curve = dict[int, tuple[float, float]]
 def make_report(data: ReportData, baseline: str | None = None) -> Report:
     """Make all tables and figures for which there are data."""
     verdicts = compare_methods(data.runs, baseline)
-    columns, is_one = verdicts.columns, len(verdicts.models) == 1
     sections = [
         *_result_sections(verdicts),
         _section("Differences", [verdicts_table(verdicts)] if verdicts.comparisons else []),
         _section("Further scores", [further_table(verdicts), ranks_table(verdicts)]),
         _section("Training set size", _size_figures(verdicts)),
-        *(model_section(verdicts, cells[0], data.texts.get(cells[0].task, TaskTexts())) for cells in columns if is_one),
+        *(model_section(verdicts, cell) for cell in verdicts.cells),
+        *(probabilities_section(verdicts, one, data.texts.get(one.task, TaskTexts())) for one, *_ in verdicts.columns),
         rows_section(verdicts, data.texts),
         cues_section(verdicts),
         classes_section(verdicts),
@@ -82,7 +82,7 @@ def make_report(data: ReportData, baseline: str | None = None) -> Report:
         tuple(filter(None, (f"{counts} The baseline is {verdicts.baseline}.", _versions_sentence(records)))),
         _with_unique_names(sections),
         answer_of(verdicts, with_baseline=baseline is not None),
-        question_of(verdicts) if columns else "",
+        question_of(verdicts) if verdicts.columns or any(one.auto for one in data.runs) else "",
         (*mismatches, *shared_sentences(warnings, _MOST_WARNINGS, "the runs' records")),
     )
 
@@ -160,7 +160,9 @@ def answer_of(verdicts: Verdicts, *, with_baseline: bool = True) -> tuple[str, .
     """
     leads = verdicts.leads
     if not leads:
-        return ("No run has a score.",)
+        auto = [(run.record.run.method, run.auto) for cell in verdicts.cells for run in cell.recorded if run.auto]
+        text = "{} was scored on neither validation nor test rows. {}"
+        return tuple(text.format(name, one.sentences[1]) for name, one in auto) or ("No run has a score.",)
     sentences = [_collapsed_sentence(verdicts)]
     if len(leads) == 1 and len(verdicts.models) == 1:
         sentences += _single_answer(verdicts.columns[0][0])
@@ -169,6 +171,10 @@ def answer_of(verdicts: Verdicts, *, with_baseline: bool = True) -> tuple[str, .
         sentences.append(_open_sentence([lead.others[0] for lead in leads if lead.others and not lead.is_shown]))
         if with_baseline and verdicts.baseline in verdicts.models:
             sentences.append(_baseline_sentence(verdicts))
+    unscored = list(dict.fromkeys(cell.method for cell in verdicts.cells if cell.done and cell.runs is None))
+    sentences.append(f"Not ranked, without a score on such rows: {_names(unscored)}." if unscored else "")
+    if any(record.split == TEST for cell in verdicts.cells for record in cell.done):
+        sentences.append("Scores are on test rows, as no run has validation rows.")
     return tuple(filter(None, sentences))
 
 

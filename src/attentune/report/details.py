@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attentune.automl.leaderboard import AutoResult, leaderboard_cells
 from attentune.data.tables import quote
 from attentune.metrics.calibration import calibration_error
 from attentune.metrics.rejection import Rejection
@@ -299,18 +300,37 @@ def _who(predicted: Mapping[str, Sequence[Predictions]], right_M: np.ndarray) ->
 # ---------------------------------------------------------------- one model
 
 
-def model_section(verdicts: Verdicts, cell: Cell, texts: TaskTexts) -> Section | None:
-    """Show of the only model whether its probabilities can be trusted, where it errs while sure, what it rejects."""
+def model_section(verdicts: Verdicts, cell: Cell) -> Section | None:
+    """Show of runs of `auto` the leaderboard, choice and estimate; of them and the only model what they reject."""
+    delivered = [run.auto for run in cell.recorded if run.auto is not None]
+    if not delivered and len(verdicts.models) > 1:
+        return None
+    folders = [run.source for run in cell.recorded if isinstance(run.source, Path)]
+    rejected = [one.sentence() for one in map(Rejection.load, folders) if one is not None]
+    sentences = (*(sentence for one in delivered for sentence in one.sentences), *rejected)
+    tables = tuple(_leaderboard(cell.task, one) for one in delivered)
+    title = f"The model {cell.method} for {verdicts.title(cell)}"
+    return Section(title, tables, sentences) if sentences else None
+
+
+def _leaderboard(task: str, result: AutoResult) -> Table:
+    # Words stand at the left. The rejection may have been chosen anew since.
+    header = (result.header[0], "use", *result.header[1:-1])
+    rows = ((name, use, *numbers) for name, *numbers, use in leaderboard_cells(result.leaderboard))
+    notes = ("The scores are out of fold.", *(note for note in result.notes if note != result.rejection))
+    title = f"Members that auto tried, best first ({result.seconds:,.0f} s)"
+    return Table(slug("leaderboard", task), title, header, tuple(rows), left=2, notes=notes)
+
+
+def probabilities_section(verdicts: Verdicts, cell: Cell, texts: TaskTexts) -> Section | None:
+    """Show of the only model whether its probabilities can be trusted, and where it errs while sure."""
+    if len(verdicts.models) > 1:
+        return None
     done = [run.predictions() for run in cell.recorded if run.record.is_done]
     pooled = [one for one in done if one is not None and one.probabilities_NC.size and one.labels_N.ndim == 1]
-    parts: list[Table | Figure | None] = [_calibration_figure(cell.task, pooled)]
-    if len(cell.done) == 1 and pooled:
-        parts.append(_confident_errors(cell.task, pooled[0], texts))
-    present = tuple(part for part in parts if part is not None)
-    folders = [run.source.parent for run in cell.recorded if isinstance(run.source, Path)]
-    rejected = tuple(one.sentence() for one in map(Rejection.load, folders) if one is not None)
-    title = f"The model for {verdicts.title(cell)}"
-    return Section(title, present, rejected, on_page_only=True) if present or rejected else None
+    errors = _confident_errors(cell.task, pooled[0], texts) if len(cell.done) == 1 and pooled else None
+    parts = tuple(part for part in (_calibration_figure(cell.task, pooled), errors) if part is not None)
+    return Section(f"Probabilities for {verdicts.title(cell)}", parts, on_page_only=True) if parts else None
 
 
 def _calibration_figure(task: str, pooled: Sequence[Predictions]) -> Figure | None:

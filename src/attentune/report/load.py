@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from attentune.automl.leaderboard import AutoResult
 from attentune.errors import CheckpointError
 from attentune.io.files import read_json
 from attentune.results import RESULT_FILE, RunResult
 from attentune.runs.records import (
     CUSTOM_TASK,
     MANIFEST_FILE,
+    TEST,
     Predictions,
     Run,
     RunRecord,
@@ -29,13 +32,27 @@ class RecordedRun:
     """A record and its predictions."""
 
     record: RunRecord
-    source: Path | Predictions = field(compare=False)  # its predictions, or their file, which may be missing
+    source: Path | Predictions = field(compare=False)  # its predictions, or the folder of their files
 
     def predictions(self) -> Predictions | None:
         """Return the predictions on the split of the score; None where there are none."""
         if isinstance(self.source, Predictions):
             return self.source
-        return read_predictions(self.source) if self.source.is_file() else None
+        file = self.source / self.record.predictions.get(self.record.split or "", "none")
+        return read_predictions(file) if file.is_file() else None
+
+    @functools.cached_property
+    def auto(self) -> AutoResult | None:
+        """What `auto` has delivered, if it has made the run."""
+        if isinstance(self.source, Predictions) or "estimate" not in self.record.train:
+            return None
+        return AutoResult.load(self.source)
+
+    def by_test_rows(self) -> RecordedRun:
+        """Return the run with the score and predictions of its test rows."""
+        record, wanted = self.record, self.record.config.get("training", {}).get("metric_for_best_model")
+        metric, score = score_to_compare_by(record.scores, wanted, TEST)
+        return dataclasses.replace(self, record=dataclasses.replace(record, metric=metric, score=score))
 
     def renamed(self, **names: str) -> RecordedRun:
         """Return the run with another name of its task or method."""
@@ -63,10 +80,7 @@ class ReportData:
 
 def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRun]:
     """Attach the predictions in a comparison's folder to its records."""
-    return [
-        RecordedRun(one, record_file(folder, one.run).with_name(one.predictions.get(one.split or "", "none")))
-        for one in records
-    ]
+    return [RecordedRun(one, record_file(folder, one.run).parent) for one in records]
 
 
 def collect(folders: Sequence[str]) -> ReportData:
@@ -78,7 +92,10 @@ def collect(folders: Sequence[str]) -> ReportData:
                 f"{folder}: holds no finished run. Expected the folder of a comparison (attentune compare) or of a run"
                 " (attentune train)."
             )
-    named = iter(with_task_names([one for runs in by_folder.values() for one in runs]))
+    recorded = [one for runs in by_folder.values() for one in runs]
+    if not any(one.record.split for one in recorded):
+        recorded = [one.by_test_rows() for one in recorded]
+    named = iter(with_task_names(recorded))
     by_folder = {folder: [next(named) for _ in runs] for folder, runs in by_folder.items()}
     return ReportData(tuple(by_folder), tuple(_with_distinct_methods(by_folder)))
 
@@ -94,15 +111,14 @@ def _recorded(folder: Path) -> list[RecordedRun]:
 def _comparison(folder: Path) -> list[RecordedRun]:
     runs = recorded_runs(folder, read_records(folder))
     try:
-        manifest_methods = read_json(folder / MANIFEST_FILE)["methods"]
-        methods = list(manifest_methods)
-        tasks = [task for method in manifest_methods.values() for task in method["tasks"]]
+        methods = read_json(folder / MANIFEST_FILE)["methods"]
+        names = dict.fromkeys([*methods, *(task for method in methods.values() for task in method["tasks"])])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return runs
-    order = {name: index for index, name in enumerate(dict.fromkeys([*methods, *tasks]))}
+    order = {name: index for index, name in enumerate(names)}
 
-    def position(one: RecordedRun) -> tuple[int, int]:
-        return order.get(one.record.run.task, len(order)), order.get(one.record.run.method, len(order))
+    def position(one: RecordedRun) -> list[int]:
+        return [order.get(name, len(order)) for name in (one.record.run.task, one.record.run.method)]
 
     return sorted(runs, key=position)
 
@@ -112,7 +128,7 @@ def _run(folder: Path) -> RecordedRun:
     result = RunResult.load(folder / RESULT_FILE)
     data, training = result.config.get("data", {}), result.config.get("training", {})
     metric, score = score_to_compare_by(result.scores, training.get("metric_for_best_model"))
-    files = {path.stem.removeprefix("predictions_"): path for path in sorted(folder.glob("predictions_*.csv"))}
+    files = sorted(folder.glob("predictions_*.csv"))
     run = Run(
         str(data.get("task") or CUSTOM_TASK),
         data.get("max_train_samples"),
@@ -125,10 +141,10 @@ def _run(folder: Path) -> RecordedRun:
         status="done",
         metric=metric,
         score=score,
-        predictions={split: file.name for split, file in files.items()},
+        predictions={file.stem.removeprefix("predictions_"): file.name for file in files},
         **log_facts(folder),
     )
-    return RecordedRun(record, folder / f"predictions_{record.split}.csv")
+    return RecordedRun(record, folder)
 
 
 def with_task_names(runs: Sequence[RecordedRun]) -> list[RecordedRun]:

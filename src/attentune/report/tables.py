@@ -23,7 +23,6 @@ from attentune.report.document import (
     slug,
 )
 from attentune.report.load import RecordedRun
-from attentune.runs.records import RunRecord
 from attentune.stats.compare import rank_methods
 from attentune.stats.verdict import Comparison
 
@@ -170,26 +169,20 @@ def shared_sentences(pairs: Iterable[tuple[str, str]], most: int, elsewhere: str
 
 
 def further_table(verdicts: Verdicts) -> Table | None:
-    """Make the table of the mean scores on further metrics and validation splits; None without any."""
-    rows = []
-    for cells in verdicts.columns:
-        scores: dict[tuple[str, str], dict[str, list[float]]] = {}
-        for cell in cells:
-            for record in cell.done:
-                for split, metric in (pair for pair in _metrics_of(record) if pair != (record.split, record.metric)):
-                    of_metric = scores.setdefault((split, metric), {})
+    """Make the table of the mean scores on further metrics and splits; None without any."""
+    scores: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for cell in (cell for cell in verdicts.cells if cell.method in verdicts.models):
+        for record in cell.done:
+            for split, metric in ((split, metric) for split, part in record.scores.items() for metric in part):
+                if metric in METRICS and (split, metric) != (record.split, record.metric):
+                    of_metric = scores.setdefault((verdicts.title(cell), split, metric), {})
                     of_metric.setdefault(cell.method, []).append(_number(record.scores[split][metric]))
-        for (split, metric), found in scores.items():
-            means = (format_score(statistics.fmean(found.get(name, [math.nan])), metric) for name in verdicts.models)
-            rows.append((verdicts.title(cells[0]), split, metric_name(metric), *means))
-    header = ("task", "split", "metric", *verdicts.models)
-    note = "Means over seeds. The verdicts are on the task's first metric on its first validation split."
+    rows = []
+    for (title, split, metric), found in scores.items():
+        means = (format_score(statistics.fmean(found.get(name, [math.nan])), metric) for name in verdicts.models)
+        rows.append((title, split, metric_name(metric), *means))
+    header, note = ("task", "split", "metric", *verdicts.models), "Means over seeds. No verdict is on these scores."
     return Table("further", "Further metrics and splits", header, tuple(rows), left=3, notes=(note,)) if rows else None
-
-
-def _metrics_of(record: RunRecord) -> list[tuple[str, str]]:
-    splits = [split for split in record.scores if split.startswith("validation")]
-    return [(split, metric) for split in splits for metric in record.scores[split] if metric in METRICS]
 
 
 def ranks_table(verdicts: Verdicts) -> Table | None:
@@ -308,7 +301,7 @@ def cost_table(verdicts: Verdicts) -> Table | None:
     for cell in verdicts.cells:
         costs = [record.train for record in cell.done if record.train]
         memory = [peak / _GIB for peak in values(cell, lambda cost: cost.get("peak_memory_bytes"))]
-        devices = dict.fromkeys(f"{cost.get('device', '?')} {cost.get('precision', '')}" for cost in costs)
+        devices = dict.fromkeys(f"{cost['device']} {cost.get('precision', '')}" for cost in costs if "device" in cost)
         if costs:
             rows.append(
                 (
@@ -320,7 +313,7 @@ def cost_table(verdicts: Verdicts) -> Table | None:
                     format_median(memory, 2),
                     _counts(values(cell, lambda cost: cost.get("parameters"))),
                     _counts(values(cell, lambda cost: cost.get("added_parameters"))),
-                    ", ".join(devices),
+                    ", ".join(devices) or NOTHING,
                 )
             )
     if not rows:

@@ -34,15 +34,8 @@ _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$&#])")
 _MARKDOWN_BLOCK_START = re.compile(r"^([-+=]|\d+(?=[.)]))")
 _MARKDOWN_AUTOLINK = re.compile(r"(?<=[a-zA-Z])(:)(?=//)|(?<=www)(\.)|(@)", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?[\d.,]+")
-_LATEX_SPECIAL = {
+_LATEX_SPECIAL = {sign: f"\\{sign}" for sign in "{}$&#%_"} | {
     "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
@@ -239,12 +232,12 @@ latex_templates.filters["column_types"] = _column_types
 
 
 def _printed_sections(report: Report, figures: Mapping[str, str]) -> list[Section]:
-    """Keep the tables and the figures that have a file, and the sections with any of them."""
+    """Keep the tables and the figures that have a file, and the sections with any of them or with sentences."""
     sections = []
     for section in report.sections:
         if section.on_page_only:
             continue
         parts = tuple(part for part in section.parts if not isinstance(part, Figure) or part.name in figures)
-        if parts:
+        if parts or section.sentences:
             sections.append(replace(section, parts=parts))
     return sections

@@ -42,6 +42,7 @@ from attentune.training.run_folder import Pruned
 CUSTOM_TASK = "own"
 # The folder of locks in that of a comparison or search.
 LOCKS = ".locks"
+TEST = "test"
 STATUSES = ("done", "failed", "pruned")
 _FORMAT = 1
 _CURVE = ("step", "epoch", "seconds", "tokens", "loss", "learning_rate")
@@ -100,8 +101,12 @@ class RunRecord(RunResult):
 
     @property
     def split(self) -> str | None:
-        """The split on which `score` is computed: the first validation split; None if the run failed or has none."""
-        return next((split for split in self.scores if split.startswith("validation")), None)
+        """The split on which `score` is computed: the first validation split; None if the run failed or has none.
+
+        A report on runs without validation rows, such as those of `auto`, has set `score` by test rows.
+        """
+        found = next((split for split in self.scores if split.startswith("validation")), None)
+        return found or (TEST if self.score is not None and TEST in self.scores else None)
 
     def to_json(self) -> str:
         return to_json({"format": _FORMAT, **dataclasses.asdict(self)})
@@ -188,12 +193,12 @@ def _without_folder(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def score_to_compare_by(
-    scores: dict[str, dict[str, float | None]], wanted: str | None
+    scores: dict[str, dict[str, float | None]], wanted: str | None, split: str = "validation"
 ) -> tuple[str | None, float | None]:
-    """Return the metric to compare by and its value on the first validation split, None if missing or undefined."""
-    validation = next((part for split, part in scores.items() if split.startswith("validation")), {})
-    metric = next(iter(validation), None) if wanted is None else wanted.removeprefix("eval_")
-    return metric, None if metric is None else validation.get(metric)
+    """Return the metric to compare by and its value on the first such split, None if missing or undefined."""
+    of_split = next((part for name, part in scores.items() if name.startswith(split)), {})
+    metric = next(iter(of_split), None) if wanted is None else wanted.removeprefix("eval_")
+    return metric, None if metric is None else of_split.get(metric)
 
 
 def log_facts(folder: Path) -> dict[str, Any]:
