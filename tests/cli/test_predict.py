@@ -148,12 +148,12 @@ def test_ctrl_c_between_parts_leaves_the_old_file(run, tmp_path, attentune, monk
     out.write_text("old")
     calls: list[int] = []
 
-    def interrupted(saved: Any, rows: Any, *given: Any) -> Any:
+    def interrupted(saved: Any, rows: Any, **options: Any) -> Any:
         calls.append(len(rows))
         assert [entry.name for entry in tmp_path.iterdir() if entry.suffix == ".tmp"]
         if len(calls) == 2:
             signal.raise_signal(signal.SIGINT)
-        return real(saved, rows, *given)
+        return real(saved, rows, **options)
 
     real = streaming.predicted
     monkeypatch.setattr(streaming, "predicted", interrupted)
@@ -179,7 +179,7 @@ def test_a_reader_that_has_had_enough_and_a_full_disk_on_standard_output(run, tm
     path = texts_file(tmp_path, *numbered(9000))
     words = [sys.executable, "-c", _SMALL, "predict", str(run), "--input_file", str(path)]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert child.stdout.readline().startswith("id,prediction")
+    assert child.stdout.readline().startswith("id,label,prediction")
     child.stdout.close()
     _, err = child.communicate(timeout=120)
     assert child.returncode == 0

@@ -190,10 +190,8 @@ def check_text_flags(parsed: Any, problems: list[str]) -> Any:
 def read_file_rows(path: str, data: Any, saved: Any, *, quiet: bool = False) -> Any:
     """Read the rows to predict of a file, all at once, and tell how it was read."""
     from attentune.data.tables import WHOLE
-    from attentune.data.unlabelled import unlabelled_chunks
 
-    config = saved.with_columns(data)
-    chunks = unlabelled_chunks(path, label_space=saved.label_space, is_pair=saved.is_pair, config=config, limit=WHOLE)
+    chunks = saved.chunks(path, data, limit=WHOLE)
     tell(() if quiet else chunks.notes)
     (rows,) = chunks.read()
     return rows
@@ -203,9 +201,9 @@ def text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_columns:
     """Return the chunks of rows that the flags select."""
     from attentune.data.columns import extra_kind
     from attentune.data.dataset import TextRows
-    from attentune.data.unlabelled import RowChunks, unlabelled_chunks, unlabelled_table
+    from attentune.data.load import read_split
+    from attentune.data.unlabelled import RowChunks
 
-    of_run = {"label_space": saved.label_space, "is_pair": saved.is_pair}
     if parsed.text:
         if saved.is_pair != bool(parsed.text_pair):
             wanted = "pairs: add --text_pair" if saved.is_pair else "single texts: leave out --text_pair"
@@ -215,15 +213,12 @@ def text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_columns:
         ids = tuple(map(str, range(len(parsed.text))))
         return RowChunks.of(TextRows(ids, tuple(parsed.text), tuple(parsed.text_pair) or None, None, "--text"))
     if parsed.input_file is not None:
-        config = saved.with_columns(data)
-        return unlabelled_chunks(parsed.input_file, config=config, limit=limit, keep_columns=keep_columns, **of_run)
+        return saved.chunks(parsed.input_file, data, limit=limit, keep_columns=keep_columns)
     if data.dataset_name is not None:
-        from attentune.data.load import read_split
-
         # A split that the dataset has is read as a file is; others are made of train.
         table = read_split(data.dataset_name, data.dataset_config_name, parsed.split)
         if table is not None:
-            return unlabelled_table(table, config=saved.with_columns(data), **of_run)
+            return saved.chunks(table, data)
     return RowChunks.of(next(iter(saved.data(data, (parsed.split,)).splits.values())))
 
 

@@ -129,7 +129,7 @@ def _predict_part(
 ) -> int:
     """Predict the rows of a part, unless it is written; return the exit status."""
     from attentune.data.text_formats import FileOptions
-    from attentune.data.unlabelled import InputRows, find_sources
+    from attentune.data.unlabelled import find_sources, part_chunks
     from attentune.inference.predictor import Predictor
     from attentune.inference.streaming import check_same_parts, run_fingerprint, write_part
     from attentune.io.urls import read_if_there
@@ -154,20 +154,19 @@ def _predict_part(
         tell([f"{place} is already written."])
         return 0
     tell([f"This model {saved.job}."])
-    label = "labels" if saved.label_space.is_multilabel else "label"
-    rows = InputRows.of(sources, config, is_pair=saved.is_pair, keep=keep, label=label)
+    sources = [source.scanned() for source in sources]
+    of_run: Any = {"label_space": saved.label_space, "is_pair": saved.is_pair, "config": config}
+    rows = part_chunks(sources, number, parts, keep_columns=keep, **of_run)
     tell(rows.notes)
-    _check_kept([name for name in rows.kept if name != label], saved)
-    ranges = rows.ranges(number, parts)
-    count = sum(end - first for _, first, end in ranges)
+    _check_kept([name for name in rows.kept if name not in ("label", "labels")], saved)
     check_same_parts(folder, request, record=True)
     try:
-        with row_bar(count, least=1 << 16) as progress:
-            write_part(saved, place, rows, ranges, **_options(saved, parsed, progress))
+        with row_bar(rows.num_rows, least=1 << 16) as progress:
+            write_part(saved, place, rows, **_options(saved, parsed, progress))
     except KeyboardInterrupt:
         return stopped("stopped, and this part is not written.", "predict", arguments)
     tell_cut_texts(saved)
-    tell([f"{count:,} of {rows.num_rows:,} rows written to {place}"])
+    tell([f"{rows.num_rows:,} of {sum(source.rows for source in sources):,} rows written to {place}"])
     return 0
 
 

@@ -65,6 +65,12 @@ class Columns:
         """The columns beside the text, without their kinds."""
         return tuple(extra_kind(setting)[0] for setting in self.extra)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns to read."""
+        ids = () if self.id is None else (self.id,)
+        return tuple(dict.fromkeys((*self.texts, *ids, *self.labels, *self.extra_names)))
+
     def settings(self) -> dict[str, Any]:
         """Return the settings of the columns that are read, except ids, as in `TaskData.columns`."""
         read: dict[str, Any] = {"text_column": self.text, "text_pair_column": self.pair, "label_column": self.label}

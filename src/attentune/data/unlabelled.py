@@ -1,4 +1,4 @@
-"""Rows to predict: `RowChunks` of one file, checked as a whole and read chunk by chunk; `InputRows` of many, in parts.
+"""Rows to predict, as `RowChunks`: of a file or table, checked as a whole first, or of one of the parts of many files.
 
 Parts (`predict --shard I/N`) begin and end between blocks of `BLOCK_ROWS` rows of a file, so that what is predicted in
 a block does not depend on their number. Each part reads its files from the start.
@@ -7,7 +7,7 @@ a block does not depend on their number. Each part reads its files from the star
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +32,6 @@ from attentune.data.files import (
     kind_of,
     read_chunks,
     read_stream,
-    source_name,
 )
 from attentune.data.labels import LabelReader
 from attentune.data.tables import BLOCK, BLOCK_ROWS, CHUNK, IDS, WHOLE, ChunkLimit, Table
@@ -50,7 +49,7 @@ class RowChunks:
 
     num_rows: int  # the number of rows in all chunks
     read: Callable[[], Iterator[TextRows]]  # iterates over the chunks from the first
-    kept: tuple[str, ...] = ()  # the names of the columns in `TextRows.kept`
+    kept: tuple[str, ...] = ()  # the names, in the output, of the columns in `TextRows.kept`
     notes: tuple[str, ...] = ()  # how the file was read, if not as its extension says
 
     @classmethod
@@ -81,7 +80,7 @@ def read_unlabelled(path: str, *, label_space: LabelSpace, is_pair: bool, config
 
 
 def unlabelled_chunks(
-    path: str,
+    source: str | Table,
     *,
     label_space: LabelSpace,
     is_pair: bool,
@@ -89,25 +88,47 @@ def unlabelled_chunks(
     limit: ChunkLimit = CHUNK,
     keep_columns: Sequence[str] = (),
 ) -> RowChunks:
-    """Read rows to predict as `read_unlabelled` does, with one chunk in memory at a time.
+    """Read rows to predict as `read_unlabelled` does, of a file with one chunk in memory at a time, or of a table.
 
-    `keep_columns` are columns to copy, or "all" for all but those of ids and labels that are used. The whole file is
-    checked before the first chunk is returned. A file that fits in one chunk is read once.
+    `keep_columns` are columns to copy, or "all" for all but those of ids and labels that are used. All rows are checked
+    before the first chunk is returned. A file that fits in one chunk is read once.
     """
-    options, before = FileOptions.of(config), _state(path)
+    tables = _tables(source, limit, FileOptions.of(config))
+    names, num_rows, told, only = _scan(tables(None))
+    spec = load_spec(config.task) if config.task else None
+    first = next(tables(names)) if only is None else only
+    columns, notes = prediction_columns(names, first.source, config, is_pair=is_pair, spec=spec, table=first)
+    keep_all = tuple(keep_columns) == (ALL,)
+    keep = names if keep_all else tuple(require(names, name, first.source, "--keep_columns") for name in keep_columns)
+    wanted = tuple(dict.fromkeys((*columns.names, *keep)))
 
-    def tables(wanted: Sequence[str] | None) -> Iterator[Table]:
-        for table in read_chunks(path, keep=wanted, limit=limit, options=options):
-            if _state(path) != before:
-                raise _changed(path)
+    def chunks() -> Iterator[Table]:
+        return (_with_columns(table, wanted) for table in (tables(wanted) if only is None else [only]))
+
+    reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
+    has_labels, of_cells = _checked(chunks(), columns, reader, keep)
+    columns = replace(columns, label=columns.label if has_labels else None)
+    notes = (*told, *notes, *of_cells)
+    if spec is None and len(names) > 1:
+        notes += columns_notes(columns.settings())
+    if keep_all:
+        keep = tuple(name for name in names if name not in (columns.id, *columns.labels))
+    return RowChunks(num_rows, lambda: (_rows(table, columns, reader, keep) for table in chunks()), keep, notes)
+
+
+def _tables(source: str | Table, limit: ChunkLimit, options: FileOptions) -> Callable[..., Iterator[Table]]:
+    """Return what reads the tables of a source, with the columns to keep, again and again."""
+    if isinstance(source, Table):
+        return lambda _: iter([source])
+    before = _state(source)
+
+    def tables(keep: Sequence[str] | None) -> Iterator[Table]:
+        for table in read_chunks(source, keep=keep, limit=limit, options=options):
+            if _state(source) != before:
+                raise _changed(source)
             yield table
 
-    return _row_chunks(tables, source_name(path), label_space, is_pair, config, keep_columns)
-
-
-def unlabelled_table(table: Table, *, label_space: LabelSpace, is_pair: bool, config: DataConfig) -> RowChunks:
-    """Interpret a table, such as a split of a dataset, as rows to predict; see `unlabelled_chunks`."""
-    return _row_chunks(lambda _: iter([table]), table.source, label_space, is_pair, config, ())
+    return tables
 
 
 def _state(path: str) -> tuple[int, int, int]:
@@ -121,47 +142,14 @@ def _changed(path: str) -> DataError:
     return DataError("has changed while it was read. Start again when nothing writes to it.", path=path)
 
 
-def _row_chunks(
-    tables: Callable[[Sequence[str] | None], Iterator[Table]],
-    source: str,
-    label_space: LabelSpace,
-    is_pair: bool,
-    config: DataConfig,
-    keep_columns: Sequence[str],
-) -> RowChunks:
-    names, num_rows, told, only = _scan(tables(None))
-    spec = load_spec(config.task) if config.task else None
-    first = next(tables(names)) if only is None else only
-    columns, notes = prediction_columns(names, first.source, config, is_pair=is_pair, spec=spec, table=first)
-    reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
-    keep = names if tuple(keep_columns) == (ALL,) else tuple(keep_columns)
-    for name in keep:
-        require(names, name, source, "--keep_columns")
-    needed = (*columns.texts, columns.id, *columns.labels, *columns.extra_names, *keep)
-    wanted = tuple(dict.fromkeys(name for name in needed if name is not None))
-
-    def chunks() -> Iterator[Table]:
-        return (_with_columns(table, wanted) for table in (tables(wanted) if only is None else [only]))
-
-    has_labels, of_cells = _checked(chunks(), columns, reader, keep)
-    columns = replace(columns, label=columns.label if has_labels else None)
-    notes = (*told, *notes, *of_cells)
-    if spec is None and len(names) > 1:
-        notes += columns_notes(columns.settings())
-    if keep is names:
-        keep = tuple(name for name in names if name not in (columns.id, *columns.labels))
-
-    def rows() -> Iterator[TextRows]:
-        for table in chunks():
-            made, _ = read_rows(table, columns, reader, ids=_ids(table, columns.id))
-            yield replace(made, kept=_copied(table, keep)) if keep else made
-
-    return RowChunks(num_rows, rows, keep, notes)
-
-
-def _ids(table: Table, column: str | None) -> tuple[str, ...]:
-    """Return the ids of rows to predict, which are copied; without a column the numbers of the rows."""
-    return row_numbers(table) if column is None else _copied(table, [column])[0]
+def _rows(
+    table: Table, columns: Columns, reader: LabelReader, keep: Sequence[str], *, first_row: int | None = None
+) -> TextRows:
+    """Read rows with their ids, which are copied; without a column the numbers of the rows, from `first_row`."""
+    numbered = replace(table, first_row=table.first_row if first_row is None else first_row)
+    ids = row_numbers(numbered) if columns.id is None else _copied(table, [columns.id])[0]
+    rows, _ = read_rows(table, columns, reader, ids=ids)
+    return replace(rows, kept=_copied(table, keep))
 
 
 def prediction_columns(
@@ -295,67 +283,60 @@ def find_sources(pattern: str, options: FileOptions) -> list[Source]:
     return sources
 
 
-@dataclass(frozen=True)
-class InputRows:
-    """The rows to predict of many files, with the columns to read and to copy."""
+def part_chunks(
+    sources: Sequence[Source],
+    number: int,
+    parts: int,
+    *,
+    label_space: LabelSpace,
+    is_pair: bool,
+    config: DataConfig,
+    keep_columns: Sequence[str],
+) -> RowChunks:
+    """Return part `number`, from 1, of the rows of scanned files, block by block; the first file decides the columns.
 
-    sources: tuple[Source, ...]
-    columns: Columns
-    kept: Mapping[str, str]  # the columns to copy, by their names in the output
-    notes: tuple[str, ...]
-
-    @classmethod
-    def of(
-        cls, sources: Sequence[Source], config: DataConfig, *, is_pair: bool, keep: Sequence[str], label: str
-    ) -> InputRows:
-        """Count the rows, and choose the columns by the first file; `label` is the name of the labels in the output."""
-        scanned = tuple(source.scanned() for source in sources)
-        first = scanned[0]
-        table = next(first.blocks(0, min(first.rows, BLOCK_ROWS), first.names))
-        columns, notes = prediction_columns(first.names, table.source, config, is_pair=is_pair, table=table)
-        read = {columns.text: "--text_column", columns.pair: "--text_pair_column"}
-        read |= {config.id_column: "--id_column"} if config.id_column else {}
-        copied = {label: columns.labels[0]} if len(columns.labels) == 1 else {}
-        if tuple(keep) == (ALL,):
-            keep = [name for name in first.names if name not in (columns.id, *columns.labels)]
-        copied |= {require(first.names, name, first.file.path, "--keep_columns"): name for name in keep}
-        for source in scanned:
+    Labels are not read but copied, as the first column to keep. Rows without ids are counted from 0 over all files.
+    """
+    first = sources[0]
+    table = next(first.blocks(0, min(first.rows, BLOCK_ROWS), first.names))
+    columns, notes = prediction_columns(first.names, table.source, config, is_pair=is_pair, table=table)
+    read = {columns.text: "--text_column", columns.pair: "--text_pair_column"}
+    read |= {config.id_column: "--id_column"} if config.id_column else {}
+    label = "labels" if label_space.is_multilabel else "label"
+    kept = {label: columns.labels[0]} if len(columns.labels) == 1 else {}
+    if tuple(keep_columns) == (ALL,):
+        keep_columns = [name for name in first.names if name not in (columns.id, *columns.labels)]
+    kept |= {require(first.names, name, table.source, "--keep_columns"): name for name in keep_columns}
+    for source in sources:
+        if source.kind not in (".jsonl", ".ndjson"):  # their rows may differ
             for name, flag in read.items():
-                if name is not None and source.kind not in (".jsonl", ".ndjson"):  # their rows may differ
+                if name is not None:
                     require(source.names, name, source.file.path, flag)
-            if source.kind not in (".jsonl", ".ndjson"):
-                check_extra(columns, source.names, source.file.path)
-        told = tuple(dict.fromkeys(note for source in scanned for note in source.notes))
-        return cls(scanned, columns, copied, (*told, *notes, *columns_notes(columns.settings())))
+            check_extra(columns, source.names, source.file.path)
+    told = dict.fromkeys(note for source in sources for note in source.notes)
+    notes = (*told, *notes, *columns_notes(columns.settings()))
+    columns, keep = replace(columns, label=None), tuple(kept.values())
+    ranges = _ranges([source.rows for source in sources], number, parts)
 
-    @property
-    def num_rows(self) -> int:
-        """The number of all rows."""
-        return sum(source.rows for source in self.sources)
+    def rows() -> Iterator[TextRows]:
+        reader = LabelReader(label_space)
+        for place, begin, end in ranges:
+            before = sum(source.rows for source in sources[:place])
+            for table in sources[place].blocks(begin, end, (*columns.names, *keep)):
+                yield _rows(table, columns, reader, keep, first_row=before + table.first_row)
 
-    def ranges(self, number: int, parts: int) -> list[tuple[int, int, int]]:
-        """Return what part `number`, from 1, of so many reads: the number of each source, its first row and its end."""
-        total, done, found = self.num_rows, 0, list[tuple[int, int, int]]()
-        for place, source in enumerate(self.sources):
-            for first in range(0, source.rows, BLOCK_ROWS):
-                end = min(first + BLOCK_ROWS, source.rows)
-                # A block belongs to the part that has its middle.
-                if (2 * done + first + end) * parts // (2 * total) == number - 1:
-                    begun = found.pop()[1] if found and found[-1][0] == place else first
-                    found.append((place, begun, end))
-            done += source.rows
-        return found
+    return RowChunks(sum(end - begin for _, begin, end in ranges), rows, tuple(kept), notes)
 
-    def read(self, ranges: Iterable[tuple[int, int, int]]) -> Iterator[TextRows]:
-        """Yield the rows of a part, block by block; without ids, rows are counted from 0."""
-        columns, kept = self.columns, tuple(self.kept.values())
-        named = (*columns.texts, columns.id, *columns.extra_names, *kept)
-        wanted = tuple(dict.fromkeys(name for name in named if name is not None))
-        for place, first, end in ranges:
-            before = sum(one.rows for one in self.sources[:place])
-            for table in self.sources[place].blocks(first, end, wanted):
-                ids = _ids(replace(table, first_row=before + table.first_row), columns.id)
-                pairs = None if columns.pair is None else table.texts(columns.pair)
-                texts, (extra, _) = table.texts(columns.text), read_extra_columns(table, columns.extra)
-                copied = _copied(table, kept)
-                yield TextRows(ids, texts, pairs, None, table.source, table.lines, kept=copied, extra=extra)
+
+def _ranges(rows: Sequence[int], number: int, parts: int) -> list[tuple[int, int, int]]:
+    """Return what a part reads: the numbers of files with so many rows, and the first row and the end in each."""
+    done, found = 0, list[tuple[int, int, int]]()
+    for place, count in enumerate(rows):
+        for first in range(0, count, BLOCK_ROWS):
+            end = min(first + BLOCK_ROWS, count)
+            # A block belongs to the part that has its middle.
+            if (2 * done + first + end) * parts // (2 * sum(rows)) == number - 1:
+                begun = found.pop()[1] if found and found[-1][0] == place else first
+                found.append((place, begun, end))
+        done += count
+    return found

@@ -22,9 +22,9 @@ from attentune.data.columns import read_extra_columns, with_columns
 from attentune.data.dataset import LabelSpace, TaskData, TextRows, checked_texts
 from attentune.data.ignored_words import data_without_words, without_words
 from attentune.data.load import frame_table, load_data
-from attentune.data.tables import columns_of, find_columns, quote
+from attentune.data.tables import Table, columns_of, find_columns, quote
 from attentune.data.tokenization import encode_rows
-from attentune.data.unlabelled import prediction_columns
+from attentune.data.unlabelled import RowChunks, prediction_columns, unlabelled_chunks
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.scoring import Evaluator, ModelEvaluator, make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
@@ -144,6 +144,11 @@ class Predictor(ABC):
         columns = ("text_column", "text_pair_column", "label_column", "id_column", "extra_columns")
         names = (*columns, "task_type", "label_separator", "ignore_labels")
         return with_columns(config, {name: getattr(self.config.data, name) for name in names})
+
+    def chunks(self, source: str | Table, config: DataConfig, **options: Any) -> RowChunks:
+        """Return the rows of a file or table, as `unlabelled_chunks` reads them, with the columns of the run."""
+        config = self.with_columns(config)
+        return unlabelled_chunks(source, label_space=self.label_space, is_pair=self.is_pair, config=config, **options)
 
     def data(self, data_config: DataConfig | None, splits: Sequence[str]) -> TaskData:
         """Load rows to score, with labels mapped by name to those of the model; by default the data of the run.

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from attentune.data.dataset import TaskData, TextRows
-from attentune.data.unlabelled import InputRows, RowChunks
+from attentune.data.unlabelled import RowChunks
 from attentune.errors import CheckpointError
 from attentune.inference.ensemble import EnsemblePredictor
 from attentune.inference.predictions import (
@@ -21,7 +21,6 @@ from attentune.inference.predictions import (
     csv_lines,
     prediction_columns,
     prediction_kinds,
-    prediction_values,
 )
 from attentune.inference.predictor import Predictor, Progress
 from attentune.io.files import csv_text, parse_json, sha256_of
@@ -46,27 +45,26 @@ _WEIGHTS_AND_SETTINGS = {".safetensors", ".json", ".yaml", ".txt", ".model"}
 
 
 def predictions_in_chunks(
-    saved: Predictor,
-    chunks: RowChunks,
-    *,
-    precision: str | None = None,
-    progress: Progress | None = None,
-    explain: Explain | None = None,
-    as_json: bool = False,
+    saved: Predictor, chunks: RowChunks, *, as_json: bool = False, **options: Any
 ) -> Iterator[str]:
     """Yield `predictions_csv`, or JSON lines with the same columns, one piece per chunk; kept columns stand behind.
 
     Rows are batched within their chunk. As logits may depend on the batch in the last digits, they agree with those of
-    a single chunk within the tolerance of the precision.
+    a single chunk within the tolerance of the precision. `options` are those of `predicted`.
     """
-    is_first = True
-    for rows in chunks.read():
-        logits_NC, further = predicted(saved, rows, precision, explain, progress)
-        kept = dict(zip(chunks.kept, rows.kept, strict=True))
-        columns, kinds = prediction_columns(rows, logits_NC, saved.label_space, further, kept)
-        header = csv_text([columns]) * is_first
+    for number, (columns, kinds) in enumerate(_predicted_chunks(saved, chunks, **options)):
+        header = csv_text([columns]) * (number == 0)
         yield _json_lines(columns, kinds) if as_json else header + csv_lines(columns, kinds)
-        is_first = False
+
+
+def _predicted_chunks(
+    saved: Predictor, chunks: RowChunks, **options: Any
+) -> Iterator[tuple[dict[str, Sequence[Any]], dict[str, str]]]:
+    """Yield the columns of each chunk, and the kind of each."""
+    for rows in chunks.read():
+        logits_NC, further = predicted(saved, rows, **options)
+        kept = dict(zip(chunks.kept, rows.kept, strict=True))
+        yield prediction_columns(rows, logits_NC, saved.label_space, further, kept)
 
 
 def further_columns(saved: Predictor, *, with_explanation: bool) -> dict[str, str]:
@@ -95,29 +93,17 @@ def predicted(
 
 
 def write_part(
-    saved: Predictor,
-    path: str,
-    rows: InputRows,
-    ranges: Iterable[tuple[int, int, int]],
-    *,
-    precision: str | None = None,
-    progress: Progress | None = None,
-    explain: Explain | None = None,
+    saved: Predictor, path: str, chunks: RowChunks, *, explain: Explain | None = None, **options: Any
 ) -> None:
-    """Predict the ranges of one part, and write its file, in the format that its ending names, whole or not at all."""
-    space, more = saved.label_space, further_columns(saved, with_explanation=explain is not None)
-    kinds = {**dict.fromkeys(("id", *rows.kept), "text"), **prediction_kinds(space), **more}
+    """Predict one part, and write its file, in the format that its ending names, whole or not at all."""
+    kinds, more = prediction_kinds(saved.label_space), further_columns(saved, with_explanation=explain is not None)
     # A copied column of labels stands behind the id, as in `predictions_csv`.
-    labels = [name for name in rows.kept if name in ("label", "labels")]
-    order = ["id", *labels, *prediction_kinds(space), *more, *(name for name in rows.kept if name not in labels)]
-    with (
-        written_whole(path) as stream,
-        row_writer(stream, path.rsplit(".", 1)[-1], {name: kinds[name] for name in order}) as write,
-    ):
-        for block in rows.read(ranges):
-            logits_NC, columns = predicted(saved, block, precision, explain, progress)
-            kept = dict(zip(rows.kept, block.kept, strict=True))
-            write({"id": block.ids, **kept, **columns, **prediction_values(space, logits_NC)})
+    labels = [name for name in chunks.kept if name in ("label", "labels")]
+    rest = [name for name in chunks.kept if name not in labels]
+    kinds = {**dict.fromkeys(("id", *labels), "text"), **kinds, **more, **dict.fromkeys(rest, "text")}
+    with written_whole(path) as stream, row_writer(stream, path.rsplit(".", 1)[-1], kinds) as write:
+        for columns, _ in _predicted_chunks(saved, chunks, explain=explain, **options):
+            write(columns)
 
 
 @contextlib.contextmanager
