@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -202,23 +203,21 @@ def _encoded(
     for places in _chunks(rows):
         whole = _tokenise(rows, places, tokenizer, None, with_offsets=spans is not None)
         full_lengths[places.start : places.stop] = [len(row) for row in whole["input_ids"]]
+        encodings = [(whole, number) for number in range(len(places))]
         long_places = [place for place in places if full_lengths[place] > max_length]
-        with_offsets = spans is not None
-        cut = _tokenise(rows, long_places, tokenizer, max_length, with_offsets=with_offsets) if long_places else {}
-        replaced = {place: number for number, place in enumerate(long_places)}
+        if long_places:
+            cut = _tokenise(rows, long_places, tokenizer, max_length, with_offsets=spans is not None)
+            for number, place in enumerate(long_places):
+                encodings[place - places.start] = cut, number
         for name, column, dtype in (
             ("input_ids", ids, np.int32),
             ("token_type_ids", type_ids, np.int8),
             ("special_tokens_mask", special, np.bool_),
         ):
             if name in whole:
-                for place in places:
-                    source = cut[name][replaced[place]] if place in replaced else whole[name][place - places.start]
-                    column.append(np.asarray(source, dtype=dtype))
+                column += [np.asarray(encoding[name][number], dtype=dtype) for encoding, number in encodings]
         if spans is not None:
-            for place in places:
-                encoding, number = (cut, replaced[place]) if place in replaced else (whole, place - places.start)
-                spans.append(_spans(rows, place, encoding, number))
+            spans += [_spans(rows, place, *encoding) for place, encoding in zip(places, encodings, strict=True)]
     starts = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([len(row) for row in ids], out=starts[1:])
     return Features(
@@ -329,19 +328,13 @@ def _tokenise(
             verbose=False,
         )
     except TypeError:
-        _check_characters(rows, places)
+        for place, text in zip(places, map(str.__add__, texts, pairs or texts), strict=True):
+            if re.search("[\ud800-\udfff]", text):
+                raise DataError(
+                    f"{rows.source}: row {place} holds half of a surrogate pair (such as \\ud83d alone), which is no"
+                    " character; remove it."
+                ) from None
         raise
-
-
-def _check_characters(rows: TextRows, places: range | list[int]) -> None:
-    for place in places:
-        try:
-            f"{rows.texts[place]} {rows.pairs[place] if rows.pairs else ''}".encode()
-        except UnicodeEncodeError:
-            raise DataError(
-                f"{rows.source}: row {place} holds half of a surrogate pair (such as \\ud83d alone), which is no"
-                " character; remove it."
-            ) from None
 
 
 @dataclass(frozen=True)
