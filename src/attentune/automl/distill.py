@@ -166,16 +166,13 @@ def _with_unlabeled(rows: TextRows, unlabeled: TextRows, teacher: Predictor) -> 
     space = teacher.label_space
     logits_NC = predict_rows(teacher, added)
     assert rows.labels is not None
-    assert rows.targets is not None
-    return TextRows(
-        ids=(*rows.ids, *(f"unlabeled-{name}" for name in added.ids)),
-        texts=(*rows.texts, *added.texts),
-        pairs=None if rows.pairs is None else (*rows.pairs, *(added.pairs or ())),
-        labels=np.concatenate([rows.labels, predictions_of(logits_NC, space).astype(rows.labels.dtype)]),
-        source=rows.source,
-        weights=None if rows.weights is None else np.concatenate([rows.weights, np.ones(len(added))]),
-        sources=(*(rows.sources or (rows.source,) * len(rows)), *((added.source,) * len(added))),
-        targets=np.concatenate([rows.targets, predicted_targets(logits_NC, space)]),
+    return rows.joined(
+        replace(
+            added,
+            ids=tuple(f"unlabeled-{name}" for name in added.ids),
+            labels=predictions_of(logits_NC, space).astype(rows.labels.dtype),
+            targets=predicted_targets(logits_NC, space),
+        )
     )
 
 

@@ -159,14 +159,9 @@ def with_class_names(rows: TextRows, space: LabelSpace) -> TextRows:
         return rows
     texts = [re.sub(r"[\W_]+|(?<=[a-z])(?=[A-Z])", " ", name).strip() for name in space.names]
     named = [number for number, text in enumerate(texts) if re.search(r"[^\W\d_]{3}", text)]
-    return TextRows(
-        ids=(*rows.ids, *(f"name of {space.names[number]}" for number in named)),
-        texts=(*rows.texts, *(texts[number] for number in named)),
-        pairs=None,
-        labels=np.concatenate([rows.labels, np.array(named, dtype=np.int64)]),
-        source=rows.source,
-        weights=None if rows.weights is None else np.concatenate([rows.weights, np.ones(len(named))]),
-    )
+    ids = tuple(f"name of {space.names[number]}" for number in named)
+    names = TextRows(ids, tuple(texts[number] for number in named), None, np.array(named, np.int64), rows.source)
+    return rows.joined(names)
 
 
 # Rows that the regularisation is chosen on, and folds; the final fit uses all rows.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -166,6 +167,23 @@ class TextRows:
         columns: dict[str, Any] = {name: pick(getattr(self, name)) for name in names}
         extra = {name: pick(cells) for name, cells in self.extra.items()}
         return replace(self, **columns, kept=tuple(map(pick, self.kept)), extra=extra)
+
+    def joined(self, *others: TextRows) -> TextRows:
+        """Return these rows followed by others, without columns beside the text."""
+        every = (self, *others)
+
+        def join(name: str) -> Any:
+            parts = [getattr(rows, name) for rows in every]
+            if any(part is None for part in parts):
+                return None
+            return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else tuple(itertools.chain(*parts))
+
+        columns = {name: join(name) for name in ("ids", "texts", "pairs", "labels", "lines", "targets")}
+        sources = tuple(source for rows in every for source in rows.sources or (rows.source,) * len(rows))
+        weights = [np.ones(len(rows)) if rows.weights is None else rows.weights for rows in every]
+        is_weighted = any(rows.weights is not None for rows in every)
+        columns["weights"] = np.concatenate(weights) if is_weighted else None
+        return TextRows(**columns, source=self.source, sources=sources)
 
     def fingerprint(self) -> str:
         """Return a SHA-256 of ids, texts, labels, weights, targets and columns; it does not depend on the file."""

@@ -564,16 +564,16 @@ def with_extra(data: TaskData, config: DataConfig) -> TaskData:
             f" out {files}.",
             path=train.source,
         )
-    extra, told = list[tuple[TextRows, float]](), list[str]()
+    extra, told, mixed = list[TextRows](), list[str](), list[str]()
     for file, weight in config.extra_train:
-        rows, notes_on_rows = read_extra(file, config, data.label_space, is_pair=data.is_pair)
-        extra.append((rows, weight))
-        told += notes_on_rows
-    notes = told + [
-        f"Mixed into the {len(train)} rows of train: {len(rows)} of {rows.source}, each with weight {weight:g}."
-        for rows, weight in extra
-    ]
-    return replace(data, splits={**data.splits, "train": _concatenated(train, extra)}, notes=(*data.notes, *notes))
+        rows, notes = read_extra(file, config, data.label_space, is_pair=data.is_pair)
+        extra.append(rows if weight == 1 else replace(rows, weights=np.full(len(rows), weight)))
+        told += notes
+        mixed.append(
+            f"Mixed into the {len(train)} rows of train: {len(rows)} of {rows.source}, each with weight {weight:g}."
+        )
+    splits = {**data.splits, "train": train.joined(*extra)}
+    return replace(data, splits=splits, notes=(*data.notes, *told, *mixed))
 
 
 def read_extra(path: str, config: DataConfig, space: LabelSpace, *, is_pair: bool) -> tuple[TextRows, tuple[str, ...]]:
@@ -610,20 +610,3 @@ def _columns(table: Table, config: DataConfig, spec: TaskSpec | None, is_pair: b
             path=table.source,
         )
     return columns
-
-
-def _concatenated(train: TextRows, extra: Sequence[tuple[TextRows, float]]) -> TextRows:
-    """Train's rows, which weigh 1, followed by the extra ones."""
-    every = [train, *(rows for rows, _ in extra)]
-    weights = np.concatenate([np.full(len(train), 1.0), *(np.full(len(rows), weight) for rows, weight in extra)])
-    lines = [rows.lines for rows in every]
-    return TextRows(
-        ids=tuple(name for rows in every for name in rows.ids),
-        texts=tuple(text for rows in every for text in rows.texts),
-        pairs=None if train.pairs is None else tuple(text for rows in every for text in rows.pairs or ()),
-        labels=np.concatenate([rows.labels for rows in every if rows.labels is not None]),
-        source=train.source,
-        lines=tuple(line for part in lines for line in part or ()) if None not in lines else None,
-        weights=None if (weights == 1).all() else weights,
-        sources=tuple(rows.source for rows in every for _ in range(len(rows))),
-    )
