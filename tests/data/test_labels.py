@@ -235,10 +235,9 @@ def test_numbers_that_may_be_scores_are_doubtful(names, column, cure):
     assert cure is None or (repr(column) in doubt[0] and cure in doubt[1])
 
 
-def test_the_task_type_is_the_asked_else_the_tasks_else_classification():
-    assert decide_task_type(DataConfig(task_type="ordinal"), "regression")[0] == "ordinal"
-    assert decide_task_type(DataConfig(), "regression")[0] == "regression"
-    task_type, note = decide_task_type(DataConfig(), None)
+def test_the_task_type_is_the_asked_else_classification():
+    assert decide_task_type(DataConfig(task_type="ordinal"), columns=1, reading=None)[0] == "ordinal"
+    task_type, note = decide_task_type(DataConfig(), columns=1, reading=None)
     assert task_type == "classification"
     assert "the default" in note
 

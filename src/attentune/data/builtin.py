@@ -16,7 +16,7 @@ from attentune.config.schema import DataConfig
 from attentune.data.columns import Columns, read_rows
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.files import read_delimited
-from attentune.data.labels import LabelReader, check_same_labels, decide_task_type, parse_number
+from attentune.data.labels import LabelReader, check_same_labels, parse_number
 from attentune.data.tables import IDS, Table
 from attentune.data.text_files import Dialect
 from attentune.errors import ConfigError, DataError
@@ -122,7 +122,8 @@ DEFAULT_METRICS = {
 def load_builtin(config: DataConfig, splits: Sequence[str] | None, label_space: LabelSpace | None) -> TaskData:
     """Read the splits of a built-in task from `config.data_dir` or the folder named by ATTENTUNE_DATA."""
     spec = load_spec(config.task or "")
-    task_type, note = decide_task_type(config, spec.task_type)
+    task_type = config.task_type or spec.task_type
+    why = "the task's own" if config.task_type is None else "as set by task_type"
     own_space = _spec_space(spec, task_type)
     space = label_space or own_space
     root = _root(config, spec)
@@ -130,7 +131,7 @@ def load_builtin(config: DataConfig, splits: Sequence[str] | None, label_space: 
     paths = _find_files(spec, root, _wanted(spec, splits))
     reader = label_reader(spec, space)
     rows: dict[str, TextRows] = {}
-    notes = [note]
+    notes = [f"Task type: {task_type}, {why}."]
     for name, path in paths.items():
         rows[name], split_notes = _read_split(spec, name, path, reader)
         notes += split_notes

@@ -326,9 +326,7 @@ def left_out_labels(names: Collection[str], given: Sequence[str] | None) -> tupl
     return (*(given or ()), *((_NO_AGREEMENT,) if {name.lower() for name in names} == _NLI else ()))
 
 
-def decide_task_type(
-    config: DataConfig, default: str | None, *, columns: int = 1, reading: str | None = None
-) -> tuple[str, str]:
+def decide_task_type(config: DataConfig, *, columns: int, reading: str | None) -> tuple[str, str]:
     """Decide the type of the labels, and explain it in a note; `reading` is that of several columns."""
     if columns > 1 and config.task_type == "regression":
         raise ConfigError(
@@ -348,8 +346,6 @@ def decide_task_type(
             f"Task type: multi_label, as there are {columns} label columns of 0 and 1 (--task_type classification reads"
             " them as probabilities of classes or votes of annotators)."
         )
-    if default is not None:
-        return default, f"Task type: {default}, the task's own."
     return (
         "classification",
         "Task type: classification, the default (else: --task_type regression, ordinal or multi_label).",
@@ -524,22 +520,26 @@ class LabelReader:
 
     def read(self, table: Table, column: str, *, is_test: bool = False) -> np.ndarray | None:
         """Read class ids (int64), scores (float64), or of several labels a row (N, C) int64, 1 for each."""
-        if self.space.is_multilabel:
-            return self._sets(table, column, is_test=is_test)
-        shares = self._shares(table, column, self.left_out)
-        if shares is None:
-            labels = label_values(table, column)
-        else:
-            labels = tuple(None if own is None else next(iter(own)) for own in shares)
+        shares, has_sets = self._shares(table, column, self.left_out), self.space.is_multilabel
+        sets = self._label_sets(table, column, shares)
+        labels = [None if own is None else SEPARATOR.join(own) if has_sets else own[0] for own in sets]
         if is_test and all(self._is_missing(label, is_test=True) for label in labels):
             return None
-        if any(self._is_missing(label, is_test=False) for label in labels):
-            present = [None if self._is_missing(label, is_test=False) else label for label in labels]
-            raise _no_label(present, table, column)
+        if not has_sets:
+            labels = [None if self._is_missing(label, is_test=False) else label for label in labels]
+        if None in labels:
+            raise _no_label(labels, table, column)
+        if self.space.task_type == "regression":
+            return self._scores([label or "" for label in labels], table)
         if shares is not None:
             return self._targets(shares, table).argmax(axis=1)
-        named = [label or "" for label in labels]
-        return self._scores(named, table) if self.space.task_type == "regression" else self._classes(named, table)
+        ids = self._known_ids(sets, table)
+        if not has_sets:
+            return np.array([ids[label or ""] for label in labels], dtype=np.int64)
+        labels_NC = np.zeros((len(sets), self.space.num_labels), dtype=np.int64)
+        for row, own in enumerate(sets):
+            labels_NC[row, [ids[name] for name in own or ()]] = 1
+        return labels_NC
 
     def _shares(self, table: Table, column: str, left_out: Sequence[str]) -> list[dict[str, float] | None] | None:
         """Return the distribution of each row over the classes, where several columns hold it; otherwise None."""
@@ -554,37 +554,20 @@ class LabelReader:
         return None if shares is None else self._targets(shares, table)
 
     def _targets(self, shares: Sequence[dict[str, float] | None], table: Table) -> np.ndarray:
-        ids = self._ids({name for own in shares for name in own or ()})
-        unknown = {name: row for row, own in reversed(list(enumerate(shares))) for name in own or () if name not in ids}
-        if unknown:
-            raise _unknown_labels(unknown, table, self.space.names)
+        ids = self._known_ids(shares, table)
         targets_NC = np.zeros((len(shares), self.space.num_labels))
         for row, own in enumerate(shares):
             for name, share in (own or {}).items():
                 targets_NC[row, ids[name]] += share
         return targets_NC
 
-    def _sets(self, table: Table, column: str, *, is_test: bool) -> np.ndarray | None:
-        sets = label_lists(table, column, self.separator, self.space.names).sets
-        if is_test and all(not names or self._is_missing(SEPARATOR.join(names), is_test=True) for names in sets):
-            return None
-        if None in sets:
-            raise _no_label(sets, table, column)
-        present = [names or () for names in sets]
-        ids = self._ids({name for names in present for name in names})
-        places = [(label, row) for row, names in enumerate(present) for label in names if label not in ids]
-        if places:
-            raise _unknown_labels(dict(reversed(places)), table, self.space.names)
-        labels_NC = np.zeros((len(present), self.space.num_labels), dtype=np.int64)
-        for row, names in enumerate(present):
-            labels_NC[row, [ids[name] for name in names]] = 1
-        return labels_NC
-
-    def _label_sets(self, table: Table, column: str) -> list[LabelSet | None]:
+    def _label_sets(
+        self, table: Table, column: str, shares: Sequence[dict[str, float] | None] | None
+    ) -> list[LabelSet | None]:
         """Return the labels of each row, one or several; None for missing ones."""
         if self.space.is_multilabel:
             return label_lists(table, column, self.separator, self.space.names).sets
-        if (shares := self._shares(table, column, ())) is not None:
+        if shares is not None:
             return [None if own is None else tuple(own) for own in shares]
         return [None if label is None else (label,) for label in label_values(table, column)]
 
@@ -593,7 +576,7 @@ class LabelReader:
         if not self.left_out:
             return {}
         wanted = set(map(label_key, self.left_out))
-        sets = self._label_sets(table, column)
+        sets = self._label_sets(table, column, self._shares(table, column, ()))
         labels = ["" if own is None else SEPARATOR.join(own) or SEPARATOR for own in sets]
         return {row: label for row, label in enumerate(labels) if label_key(label) in wanted}
 
@@ -601,7 +584,8 @@ class LabelReader:
         """Return a note on labels that are not spelled as the class that they are read as; None if all are."""
         if self.space.task_type == "regression":
             return None
-        counts = Counter(label for own in self._label_sets(table, column) for label in own or ())
+        sets = self._label_sets(table, column, self._shares(table, column, ()))
+        counts = Counter(label for own in sets for label in own or ())
         known = {*self.space.names, *self.values}
         read = {label: name for label, name in self._ids(counts).items() if label not in known}
         if not read:
@@ -635,12 +619,25 @@ class LabelReader:
         near = {label: next(iter(places)) for label, places in keys.items() if len(places) == 1}
         return {label: ids[label] for label in labels if label in ids} | near
 
-    def _classes(self, labels: Sequence[str], table: Table) -> np.ndarray:
-        ids = self._ids(set(labels))
-        unknown = {label: row for row, label in reversed(list(enumerate(labels))) if label not in ids}
-        if unknown:
-            raise _unknown_labels(unknown, table, self.space.names)
-        return np.array([ids[label] for label in labels], dtype=np.int64)
+    def _known_ids(self, rows: Sequence[Collection[str] | None], table: Table) -> dict[str, int]:
+        """Return the class of each label of some rows, all of which are known."""
+        ids = self._ids({label for own in rows for label in own or ()})
+        first = {label: row for row, own in reversed(list(enumerate(rows))) for label in own or () if label not in ids}
+        if not first:
+            return ids
+        names, ordered = self.space.names, sorted(first.items(), key=lambda item: item[1])
+        near = {label: did_you_mean(label[:100], [name[:100] for name in names]) for label, _ in ordered[:10]}
+        listed = [
+            f"{quote(label)} (first at {table.place(row)}{'.' + near[label] if near[label] else ''})"
+            for label, row in ordered[:10]
+        ]
+        more = f" and {len(ordered) - 10} more" if len(ordered) > 10 else ""
+        valid = ", ".join(map(quote, names[:30])) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
+        message = (
+            f"unknown labels: {'; '.join(listed)}{more}. Known: {valid}. Correct the rows (or label_names, where"
+            " given), add training rows of these, or leave such rows out with --ignore_labels."
+        )
+        raise table.error(ordered[0][1], message, LabelError)
 
     def _scores(self, labels: Sequence[str], table: Table) -> np.ndarray:
         scores = np.empty(len(labels), dtype=np.float64)
@@ -702,19 +699,3 @@ def _no_label(labels: Sequence[Any], table: Table, column: str) -> DataError:
         ' Add it, take the row out, or leave such rows out with --skip_broken_rows or --ignore_labels "".',
         LabelError,
     )
-
-
-def _unknown_labels(first_rows: Mapping[str, int], table: Table, names: Sequence[str]) -> DataError:
-    ordered = sorted(first_rows.items(), key=lambda item: item[1])
-    near = {label: did_you_mean(label[:100], [name[:100] for name in names]) for label, _ in ordered[:10]}
-    listed = [
-        f"{quote(label)} (first at {table.place(row)}{'.' + near[label] if near[label] else ''})"
-        for label, row in ordered[:10]
-    ]
-    more = f" and {len(ordered) - 10} more" if len(ordered) > 10 else ""
-    valid = ", ".join(map(quote, names[:30])) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
-    message = (
-        f"unknown labels: {'; '.join(listed)}{more}. Known: {valid}. Correct the rows (or label_names, where given),"
-        f" add training rows of these, or leave such rows out with --ignore_labels."
-    )
-    return table.error(ordered[0][1], message, LabelError)

@@ -365,7 +365,7 @@ def _label_space(
         return label_space, [], None
     several = len(columns.labels) > 1 and config.task_type != "regression"
     reading = label_reading(next(iter(tables.values())), columns.labels, config.task_type) if several else None
-    task_type, note = decide_task_type(config, None, columns=len(columns.labels), reading=reading)
+    task_type, note = decide_task_type(config, columns=len(columns.labels), reading=reading)
     if columns.label is None:
         if task_type != "regression" and not config.label_names:
             raise LabelError("there are no labels to find the classes in. Give a train_file, or label_names.")
