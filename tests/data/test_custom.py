@@ -101,7 +101,7 @@ def test_labels_of_a_model_are_kept_when_scoring(tmp_path):
 
 def test_splits_that_there_are_not(tmp_path):
     path = write(tmp_path, "train.jsonl", reviews(10))
-    with pytest.raises(ConfigError, match=r"no split 'test' in this data. Its splits: train, validation"):
+    with pytest.raises(ConfigError, match=r"this data has no split 'test'. Its splits: train, validation"):
         load(train_file=path, splits=("test",))
     with pytest.raises(ConfigError, match=r"no file is given for test. Give it with --test_file"):
         load(validation_file=path, splits=("test",), space=CLASSES)

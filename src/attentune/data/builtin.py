@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -20,6 +20,8 @@ from attentune.data.labels import LabelReader, check_same_labels, parse_number
 from attentune.data.tables import IDS, Table
 from attentune.data.text_files import Dialect
 from attentune.errors import ConfigError, DataError
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -218,11 +220,15 @@ def _wanted(spec: TaskSpec, splits: Sequence[str] | None) -> dict[str, bool]:
     """The splits to load, and whether each is required."""
     if splits is None:
         return {name: not split.optional for name, split in spec.splits.items()}
-    wanted = [name for name in spec.splits for split in splits if name == split or name.startswith(f"{split}_")]
-    for split in splits:
-        if not any(name == split or name.startswith(f"{split}_") for name in spec.splits):
-            raise ConfigError(f"{spec.name} has no split {split!r}. Its splits: {', '.join(spec.splits)}.")
-    return dict.fromkeys(wanted, True)
+    return dict.fromkeys(of_splits(spec.splits, splits, spec.name), True)
+
+
+def of_splits(parts: Mapping[str, Part], splits: Sequence[str] | None, owner: str) -> dict[str, Part]:
+    """Return the parts of some splits, which must exist; "validation" has "validation_matched" and the like."""
+    for split in splits or ():
+        if not any(split in (name, name.split("_")[0]) for name in parts):
+            raise ConfigError(f"{owner} has no split {split!r}. Its splits: {', '.join(parts)}.")
+    return {name: part for name, part in parts.items() if splits is None or {name, name.split("_")[0]} & set(splits)}
 
 
 def _find_files(spec: TaskSpec, root: Path, wanted: dict[str, bool]) -> dict[str, Path]:

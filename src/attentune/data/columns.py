@@ -162,7 +162,7 @@ def choose_columns(
     label = config.label_column
     if label is not None:
         is_there = find_columns(label, names) is not None
-        likely = [] if table is None or is_there else label_candidates(table, given)
+        likely = [] if table is None or is_there else candidates(table, given, "label")[0]
         label = require(names, label, source, "--label_column", likely) if want_label or is_there else None
     else:
         label = _first(LABELS, [name for name in names if name not in (*texts, config.text_pair_column, *extra)])
@@ -184,7 +184,7 @@ def choose_columns(
     pair = config.text_pair_column
     if config.text_column is not None:
         is_lacking = find_columns(config.text_column, names) is None
-        likely = _candidates(table, given, "text")[0] if table is not None and is_lacking else []
+        likely = candidates(table, given, "text")[0] if table is not None and is_lacking else []
         text = require(names, config.text_column, source, "--text_column", likely)
     else:
         taken = (*parts, pair, config.id_column, *extra)
@@ -240,7 +240,7 @@ def _by_content(
     note: str | None,
 ) -> str:
     """Return the only column that could be the label or the text by what it holds; an error names what it found."""
-    found, refused = ([], {}) if table is None else _candidates(table, taken, what)
+    found, refused = ([], {}) if table is None else candidates(table, taken, what)
     if len(found) == 1:
         return found[0]
     if table is not None and note is not None and not found:
@@ -441,12 +441,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?", re.ASCII)
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}( .*)?|(19|20)\d\d(\.0)?")
 
 
-def label_candidates(table: Table, taken: Collection[str | None]) -> list[str]:
-    """Return the columns that could be the label by what they hold, except some."""
-    return _candidates(table, taken, "label")[0]
-
-
-def _candidates(table: Table, taken: Collection[str | None], what: str) -> tuple[list[str], dict[str, str]]:
+def candidates(table: Table, taken: Collection[str | None], what: str) -> tuple[list[str], dict[str, str]]:
     """Return the columns that could be the label or the text by what they hold, and why others were refused."""
     found, refused = [], dict[str, str]()
     for name in (name for name in table.names if name not in taken):

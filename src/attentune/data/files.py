@@ -74,7 +74,7 @@ def read_chunks(
     delimited files and Parquet only the columns in `keep` are read.
     """
     name: str | Path = NAME
-    if is_standard_input(path):
+    if str(path) == STANDARD_INPUT:
         path = copied_input()
         with path.open("rb") as file:
             is_packed = file.read(2) == b"\x1f\x8b"
@@ -158,16 +158,6 @@ def read_delimited(path: str | Path, dialect: Dialect, *, keep: Collection[str] 
 def holds_sheets(path: str | Path) -> bool:
     """Whether a file of this name is a spreadsheet."""
     return Path(path).suffix.lower() in SPREADSHEETS
-
-
-def source_name(path: str | Path) -> str:
-    """Return the name of an existing file in messages."""
-    return NAME if is_standard_input(path) else str(check_file(path))
-
-
-def is_standard_input(path: str | Path) -> bool:
-    """Return whether the path stands for standard input."""
-    return str(path) == STANDARD_INPUT
 
 
 # The copy, and the stream that it is of.

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from attentune.config.schema import DataConfig
-from attentune.data.builtin import DEFAULT_METRICS, TaskSpec, label_reader, load_builtin, load_spec
+from attentune.data.builtin import DEFAULT_METRICS, TaskSpec, label_reader, load_builtin, load_spec, of_splits
 from attentune.data.columns import (
     Columns,
+    candidates,
     check_extra,
     choose_columns,
     header_note,
-    label_candidates,
     read_rows,
     require,
     with_columns,
@@ -114,24 +114,18 @@ def _load(name: str, config_name: str | None) -> Mapping[str, Any]:
     return splits
 
 
-def _check_whole(table: Any, source: str) -> None:
-    """Check a table that was mapped to memory; wrong offsets would end the process."""
+def _table(split: Any, source: str) -> Table:
+    import datasets
     import pyarrow as pa
 
+    if len(split) == 0:
+        raise DataError("holds no rows.", path=source)
     try:
-        table.validate(full=True)
+        split.data.validate(full=True)  # wrong offsets in a file that is mapped to memory would end the process
     except (pa.ArrowException, ValueError) as error:
         raise DataError(
             f"a file is damaged ({str(error)[:200]}). Save or load the data set again.", path=source
         ) from error
-
-
-def _table(split: Any, source: str) -> Table:
-    import datasets
-
-    if len(split) == 0:
-        raise DataError("holds no rows.", path=source)
-    _check_whole(split.data, source)
     columns: dict[str, list[Any]] = {}
     class_names: dict[str, tuple[str, ...]] = {}
     for name, feature in split.features.items():
@@ -350,7 +344,7 @@ def _load_custom(
     name = data_name(
         {"dataset_name": config.dataset_name, "train_file": getattr(config, f"{first}_file", tables[first].source)}
     )
-    return TaskData(name, space, metrics, _selected(rows, splits), tuple(notes), doubt, read)
+    return TaskData(name, space, metrics, of_splits(rows, splits, "this data"), tuple(notes), doubt, read)
 
 
 def _label_space(
@@ -380,7 +374,7 @@ def _label_space(
     is_settled = config.task_type or config.label_names or reading or columns.label in table.class_names
     doubt = None if is_settled or task_type != "classification" else task_type_doubt(space.names, columns.label)
     if doubt is not None and config.label_column is None:
-        others = label_candidates(table, (*columns.labels, *columns.texts, columns.id))
+        others = candidates(table, (*columns.labels, *columns.texts, columns.id), "label")[0]
         named = f" Or name another column: {', '.join(f'--label_column {name}' for name in others)}." if others else ""
         doubt = doubt[0], f"{doubt[1]}{named}"
     return space, [note, *notes], doubt
@@ -410,15 +404,6 @@ def _with_validation(rows: Mapping[str, TextRows], config: DataConfig, seed: int
         f" {config.validation_share:g}, stratified, seed {seed}), {len(remaining)} are left to train on.{kept}"
     )
     return {"train": train.take(remaining), "validation": train.take(cut), **others}, note
-
-
-def _selected(rows: Mapping[str, TextRows], splits: Sequence[str] | None) -> dict[str, TextRows]:
-    if splits is None:
-        return dict(rows)
-    for split in splits:
-        if not any(name == split or name.startswith(f"{split}_") for name in rows):
-            raise ConfigError(f"there is no split {split!r} in this data. Its splits: {', '.join(rows)}.")
-    return {name: part for name, part in rows.items() if any(name == s or name.startswith(f"{s}_") for s in splits)}
 
 
 def _with_fold(data: TaskData, config: DataConfig) -> TaskData:

@@ -228,12 +228,11 @@ def in_chunks(
     limit: ChunkLimit,
     build: Callable[[list[Row], int], Table],
     *,
-    first_row: int = 0,
     empty: DataError | None = None,
 ) -> Iterator[Table]:
     """Yield tables of consecutive rows as the limit allows; `build` gets rows and the number of the first one."""
     chunk: list[Row] = []
-    characters, done = 0, first_row
+    characters, done = 0, 0
     for number, (row, size) in enumerate(rows):
         is_full = len(chunk) >= limit.rows or characters + size > limit.characters or number % limit.block == 0
         if chunk and is_full:
@@ -244,5 +243,5 @@ def in_chunks(
         characters += size
     if chunk:
         yield build(chunk, done)
-    elif done == first_row and empty is not None:
+    elif not done and empty is not None:
         raise empty

@@ -28,7 +28,8 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import (
     ENDINGS,
     PARQUET,
-    is_standard_input,
+    STANDARD_INPUT,
+    copied_input,
     kind_of,
     read_chunks,
     read_stream,
@@ -132,9 +133,7 @@ def _tables(source: str | Table, limit: ChunkLimit, options: FileOptions) -> Cal
 
 
 def _state(path: str) -> tuple[int, int, int]:
-    if is_standard_input(path):
-        return 0, 0, 0  # a copy, which nothing changes
-    facts = check_file(path).stat()
+    facts = (copied_input() if path == STANDARD_INPUT else check_file(path)).stat()
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
