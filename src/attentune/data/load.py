@@ -52,16 +52,16 @@ def read_dataset(config: DataConfig) -> tuple[dict[str, Table], tuple[str, ...]]
     """Read the train, validation and test splits of a dataset, in that order."""
     name = config.dataset_name or ""
     splits = _load(name, config.dataset_config_name)
-    used = {key: _our_name(key) for key in splits if _our_name(key)}
+    used = {ours: key for key in splits if (ours := _our_name(key)) is not None}
     if not used:
         raise DataError(
             f"its splits are {', '.join(splits)}, expected train, validation or test. Rename them, or save files"
             " and use --train_file.",
             path=name,
         )
-    order = sorted(used, key=lambda key: ("train", "validation", "test").index((used[key] or "").split("_")[0]))
-    tables = {used[key] or key: _table(splits[key], f"{name}, split {key}") for key in order}
-    rest = [key for key in splits if key not in used]
+    order = sorted(used, key=lambda ours: ("train", "validation", "test").index(ours.split("_")[0]))
+    tables = {ours: _table(splits[used[ours]], f"{name}, split {used[ours]}") for ours in order}
+    rest = [key for key in splits if _our_name(key) is None]
     return tables, (f"Splits of {name} that are not used: {', '.join(rest)}.",) if rest else ()
 
 
@@ -337,8 +337,9 @@ def _load_custom(
         notes += split_notes
     has_validation = config.validation_file is not None or any(split.startswith("validation") for split in rows)
     if cut_validation and "train" in rows and not has_validation and config.folds is None:
-        rows, note = _with_validation(rows, config, seed)
-        notes.append(note)
+        train, cut, note = _cut(rows.pop("train"), config.validation_share, seed, "validation", "for it")
+        rows = {"train": train, "validation": cut, **rows}
+        notes.append(f"There is no validation file: {note}")
     metrics = DEFAULT_METRICS[space.task_type]
     read = columns.settings()
     name = data_name(
@@ -393,17 +394,21 @@ def _required(columns: Columns, table: Table, is_test: bool) -> Columns:
     return columns
 
 
-def _with_validation(rows: Mapping[str, TextRows], config: DataConfig, seed: int) -> tuple[dict[str, TextRows], str]:
-    train = rows["train"]
-    if len(train) < 2 or train.labels is None:
-        raise DataError("holds one row, so no validation part can be cut. Give a validation_file.", path=train.source)
-    remaining, cut, kept = split_rows(train, config.validation_share, seed, "validation")
-    others = {split: part for split, part in rows.items() if split != "train"}
+def _cut(train: TextRows, share: float, seed: int, split: str, what: str) -> tuple[TextRows, TextRows, str]:
+    """Cut a stratified part of train for another split, not from extra rows; return the rest, the part and a note."""
+    original = train.original_rows
+    if len(original) < 2 or train.labels is None:
+        raise DataError(
+            f"holds fewer than two labelled rows, so no {split} part can be cut. Give a {split}_file.",
+            path=train.source,
+        )
+    _, places, kept = split_rows(train.take(original), share, seed, split)
+    remaining = np.setdiff1d(np.arange(len(train)), original[places])
     note = (
-        f"There is no validation file: {len(cut)} of the {len(train)} training rows were cut for it (validation_share"
-        f" {config.validation_share:g}, stratified, seed {seed}), {len(remaining)} are left to train on.{kept}"
+        f"{len(places)} of the {len(train)} training rows were cut {what} ({split}_share {share:g}, stratified, seed"
+        f" {seed}), {len(remaining)} are left to train on.{kept}"
     )
-    return {"train": train.take(remaining), "validation": train.take(cut), **others}, note
+    return train.take(remaining), train.take(original[places]), note
 
 
 def _with_fold(data: TaskData, config: DataConfig) -> TaskData:
@@ -446,19 +451,8 @@ def with_calibration(data: TaskData, config: DataConfig, seed: int) -> TaskData:
         calibration, _ = read_extra(config.calibration_file, config, data.label_space, is_pair=data.is_pair)
         note = f"{len(calibration)} rows to calibrate on come from {config.calibration_file}."
     else:
-        original = train.original_rows
-        if len(original) < 2 or train.labels is None:
-            raise DataError(
-                "holds fewer than two labelled rows, so none can be cut to calibrate on.", path=train.source
-            )
-        _, places, kept = split_rows(train.take(original), config.calibration_share or 0.0, seed, CALIBRATION)
-        cut = original[places]
-        remaining = np.setdiff1d(np.arange(len(train)), cut)
-        note = (
-            f"{len(cut)} of the {len(train)} training rows were cut to calibrate on (calibration_share"
-            f" {config.calibration_share:g}, stratified, seed {seed}), {len(remaining)} are left to train on.{kept}"
-        )
-        train, calibration = train.take(remaining), train.take(cut)
+        share = config.calibration_share or 0.0
+        train, calibration, note = _cut(train, share, seed, CALIBRATION, "to calibrate on")
     others = {split: rows for split, rows in data.splits.items() if split != "train"}
     return replace(data, splits={"train": train, CALIBRATION: calibration, **others}, notes=(*data.notes, note))
 
