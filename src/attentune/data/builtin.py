@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -16,7 +16,7 @@ from attentune.config.schema import DataConfig
 from attentune.data.columns import Columns, read_rows
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.files import read_delimited
-from attentune.data.labels import LabelReader, check_same_labels, parse_number
+from attentune.data.labels import LabelReader, check_same_labels, left_out_labels, parse_number
 from attentune.data.tables import IDS, Table
 from attentune.data.text_files import Dialect
 from attentune.errors import ConfigError, DataError
@@ -56,7 +56,6 @@ class TaskSpec:
     quoting: str  # "none" or "csv" (see `Dialect`); fields are separated by tabs
     splits: Mapping[str, SplitSpec]  # in the order train, validation, test
     score_range: tuple[float, float] | None = None  # the lowest and highest valid score of a regression
-    missing_labels: tuple[str, ...] = field(default=())  # values that mean "no label", besides an empty field
     drop_unlabelled: bool = False  # leave rows without a label out of train and validation, with a note
     drop_broken: bool = False  # leave rows with missing or extra fields out, with a note
 
@@ -99,7 +98,7 @@ def _parse(raw: dict[str, Any]) -> TaskSpec:
     splits = {name: _parse_split(facts, columns) for name, facts in values.pop("splits").items()}
     names = tuple(values.pop("label_names", ()))
     label_values = {name: name for name in names} | values.pop("label_values", {})
-    for key in ("aliases", "metrics", "folders", "missing_labels", "score_range"):
+    for key in ("aliases", "metrics", "folders", "score_range"):
         if key in values:
             values[key] = tuple(values[key])
     return TaskSpec(**values, label_names=names, label_values=label_values, splits=splits)
@@ -151,7 +150,7 @@ def label_reader(
     # A classification task read as regression: the numbers in its files are the scores.
     keeps_type = (space.task_type == "regression") == (spec.task_type == "regression")
     values = spec.label_values if keeps_type else {}
-    return LabelReader(space, values, spec.score_range, spec.missing_labels, separator)
+    return LabelReader(space, values, spec.score_range, separator, left_out)
 
 
 def _read_split(spec: TaskSpec, name: str, path: Path, reader: LabelReader) -> tuple[TextRows, list[str]]:
@@ -170,7 +169,7 @@ def _read_split(spec: TaskSpec, name: str, path: Path, reader: LabelReader) -> t
         rows = "1 row was" if len(table.left_out) == 1 else f"{len(table.left_out)} rows were"
         notes.append(f"{table.source}: {rows} left out for missing or extra fields (line {lines}).")
     if spec.drop_unlabelled and not is_test:
-        reader = replace(reader, left_out=("", *spec.missing_labels))
+        reader = replace(reader, left_out=("", *left_out_labels(spec.label_names, ())))
     columns = Columns(split.text, split.pair, label, split.id)
     read, more = read_rows(table, columns, reader, is_test=is_test, strict_ids=False)
     return read, [*notes, *more]

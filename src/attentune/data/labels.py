@@ -513,7 +513,6 @@ class LabelReader:
     space: LabelSpace  # the labels
     values: Mapping[str, str] = field(default_factory=dict)  # maps values in the file to class names
     score_range: tuple[float, float] | None = None  # the lowest and highest valid score
-    missing: tuple[str, ...] = ()  # values that mean "no label", besides empty and null
     separator: str | None = None  # multi-label: the separator in a cell; None finds it
     left_out: tuple[str, ...] = ()  # labels whose rows `read_rows` leaves out; "" for rows without a label
     reading: str | None = None  # what several columns hold in the training rows; see `label_reading`
@@ -599,7 +598,7 @@ class LabelReader:
         return f"{table.source}: {', '.join(listed)}{more}: equal except for invisible characters or zeros."
 
     def _is_missing(self, label: str | None, *, is_test: bool) -> bool:
-        if not label or label in self.missing or not plain_label(label):
+        if not label or not plain_label(label):
             return True
         if not is_test or label in self.space.names or label in self.values:
             return False
