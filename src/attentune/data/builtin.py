@@ -67,9 +67,10 @@ def spec_names() -> tuple[str, ...]:
 
 def load_spec(name: str) -> TaskSpec:
     """Load a task by its name or an alias, ignoring case, spaces and punctuation (`STS-B`, `sts_b`, `stsb`)."""
-    names = _spellings()
-    if _plain(name) in names:
-        return _all_specs()[names[_plain(name)]]
+    wanted = _plain(name)
+    for spec in _all_specs().values():
+        if wanted in map(_plain, (spec.name, *spec.aliases)):
+            return spec
     near, known = did_you_mean(name, spec_names()), ", ".join(spec_names())
     raise ConfigError(f"data.task: there is no task {name!r}.{near} Known tasks: {known}.")
 
@@ -84,12 +85,6 @@ def _all_specs() -> dict[str, TaskSpec]:
     files = [entry for entry in folder.iterdir() if entry.name.endswith(".yaml")]
     specs = [_parse(yaml.safe_load(entry.read_text(encoding="utf-8"))) for entry in files]
     return {spec.name: spec for spec in specs}
-
-
-@lru_cache(maxsize=1)
-def _spellings() -> dict[str, str]:
-    """Map names and aliases, without case and punctuation, to the names of tasks."""
-    return {_plain(alias): spec.name for spec in _all_specs().values() for alias in (spec.name, *spec.aliases)}
 
 
 def _parse(raw: dict[str, Any]) -> TaskSpec:

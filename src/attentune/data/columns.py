@@ -5,7 +5,6 @@ a first row that is no header; `row_ids` checks the ids; `read_rows` makes the r
 All data takes this way: built-in tasks, custom files, extra training rows and rows to predict.
 """
 
-import datetime
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -424,11 +423,9 @@ def _plain_cells(table: Table, name: str) -> tuple[str, ...]:
     return tuple(cell.removesuffix(".0") if parse_number(cell) is not None else cell for cell in cells)
 
 
-def _is_date(cell: Any) -> bool:
+def _is_date(text: str) -> bool:
     """Whether a cell is a date; a year alone may be any number."""
-    if isinstance(cell, str):
-        return len(cell) > len("2021.0") and _DATE.fullmatch(cell.strip()) is not None
-    return isinstance(cell, datetime.date)
+    return len(text) > len("2021.0") and _DATE.fullmatch(text.strip()) is not None
 
 
 # Rows that are looked at; with fewer than the second number nothing is guessed.

@@ -137,9 +137,11 @@ class Table:
         cells = self.columns[column]
         for row, cell in enumerate(cells):
             if cell is not None and not isinstance(cell, str):
+                shown = text if len(text := repr(cell)) <= 40 else f"{text[:37]}..."
                 raise self.error(
                     row,
-                    f"column {column!r} holds {_describe(cell)}, expected a text or a number. Write one value a row.",
+                    f"column {column!r} holds a {type(cell).__name__} ({shown}), expected a text or a number. Write one"
+                    " value a row.",
                 )
         if not _is_clean("\n".join(cell for cell in cells if cell is not None)):
             row = next(row for row, cell in enumerate(cells) if not _is_clean(cell or ""))
@@ -186,11 +188,6 @@ def as_cell(value: Any) -> Any:
     if isinstance(value, (int, float, Decimal)):
         return str(value) if math.isfinite(value) else None
     return value
-
-
-def _describe(value: Any) -> str:
-    text = repr(value)
-    return f"a {type(value).__name__} ({text if len(text) <= 40 else text[:37] + '...'})"
 
 
 def _is_clean(text: str) -> bool:
