@@ -22,7 +22,9 @@ def table(**columns: list[Any]) -> Table:
 
 def chosen(names: str, **settings: str) -> tuple[Columns, tuple[str, ...]]:
     want_label = settings.pop("want_label", True)
-    return choose_columns(names.split(), DataConfig(**settings), "rows.csv", want_label=bool(want_label))
+    return choose_columns(
+        Table("rows.csv", tuple(names.split()), {}, 0), DataConfig(**settings), want_label=bool(want_label)
+    )
 
 
 def load(path: Path, **settings: Any) -> Any:
@@ -205,7 +207,7 @@ def test_long_names_over_longer_texts_or_other_kinds_are_names(tmp_path):
         table = read_table(path)
         assert header_note(table, DataConfig()) is None
         with pytest.raises(DataError, match="there is no column 'review'"):  # of a run, for instance
-            choose_columns(table.names, DataConfig(text_column="review"), "rows.csv", want_label=False, table=table)
+            choose_columns(table, DataConfig(text_column="review"), want_label=False)
     path.write_text("This is about films\n" + "".join(f"so this was film number {n} for us\n" for n in range(24)))
     assert "may be a row" in str(header_note(read_table(path), DataConfig()))
 

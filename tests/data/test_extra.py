@@ -148,7 +148,7 @@ def test_scores_label_sets_and_pairs(tmp_path):
     extra = write(tmp_path / "extra.csv", ("one", "two", "y"), header=header)
     assert loaded(tmp_path, extra).splits["train"].pairs[-1] == "two"
     single = write(tmp_path / "single.csv", ("one", "y"))
-    with pytest.raises(DataError, match="got single texts, but the rows to train on are pairs of texts"):
+    with pytest.raises(DataError, match="compares two texts, but only the column 'text' was found"):
         loaded(tmp_path, single)
     write(tmp_path / "train.csv", *((f"a {n}", "yn"[n % 2]) for n in range(8)))
     with pytest.raises(DataError, match="got pairs of texts, but the rows to train on are single texts"):

@@ -80,7 +80,7 @@ def configuration(config: Any) -> str:
         length = next((shorter for shorter in _LENGTHS if (rows <= shorter).mean() >= _WHOLE_SHARE), length)
     report = examine(data, token_lengths=lengths, max_length=length, english_only=is_english_only(config.model))
     table = read_table(config.data.train_file, options=FileOptions.of(config.data))
-    columns, _ = choose_columns(table.names, config.data, table.source, table=table)
+    columns, _ = choose_columns(table, config.data)
     train, validation = report.splits["train"], report.splits.get("validation")
     layers, width = encoder_size(config.model)
     size = RunSize(train.rows, float(rows.mean()), 0 if validation is None else validation.rows, layers, width)

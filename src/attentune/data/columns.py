@@ -127,12 +127,10 @@ def require(names: Sequence[str], column: str, source: str, setting: str, likely
     )
 
 
-def choose_columns(
-    names: Sequence[str], config: DataConfig, source: str, *, want_label: bool = True, table: Table | None = None
-) -> tuple[Columns, tuple[str, ...]]:
-    """Choose the columns given in the settings, otherwise by conventional names, otherwise by what `table` holds."""
-    config = with_own_names(names, config)
-    note = None if table is None else header_note(table, config)
+def choose_columns(table: Table, config: DataConfig, *, want_label: bool = True) -> tuple[Columns, tuple[str, ...]]:
+    """Choose the columns given in the settings, otherwise by conventional names, otherwise by what they hold."""
+    names, source, config = table.names, table.source, with_own_names(table.names, config)
+    note = header_note(table, config)
     by_name, by_content = list[str](), list[str]()
     texts = () if config.text_column is None else find_columns(config.text_column, names) or (config.text_column,)
     extra = tuple(extra_kind(setting)[0] for setting in config.extra_columns or ())
@@ -146,7 +144,7 @@ def choose_columns(
 
     def guess(what: str, taken: Collection[str | None]) -> str:
         try:
-            column = _by_content(what, taken, names, source, table, note)
+            column = _by_content(what, taken, table, note)
         except DataError as error:
             if (own := _first(LABELS if what == "label" else TEXTS, extra)) is None:
                 raise
@@ -161,7 +159,7 @@ def choose_columns(
     label = config.label_column
     if label is not None:
         is_there = find_columns(label, names) is not None
-        likely = [] if table is None or is_there else candidates(table, given, "label")[0]
+        likely = candidates(table, given, "label")[0] if want_label and not is_there else []
         label = require(names, label, source, "--label_column", likely) if want_label or is_there else None
     else:
         label = _first(LABELS, [name for name in names if name not in (*texts, config.text_pair_column, *extra)])
@@ -182,8 +180,7 @@ def choose_columns(
             require(names, column, source, setting)
     pair = config.text_pair_column
     if config.text_column is not None:
-        is_lacking = find_columns(config.text_column, names) is None
-        likely = candidates(table, given, "text")[0] if table is not None and is_lacking else []
+        likely = candidates(table, given, "text")[0] if find_columns(config.text_column, names) is None else []
         text = require(names, config.text_column, source, "--text_column", likely)
     else:
         taken = (*parts, pair, config.id_column, *extra)
@@ -230,22 +227,15 @@ def _names_note(columns: Columns, by_name: Sequence[str], names: Sequence[str], 
     return f"Columns chosen by their names: {', '.join(chosen)}.{doubt}" if chosen else None
 
 
-def _by_content(
-    what: str,
-    taken: Collection[str | None],
-    names: Sequence[str],
-    source: str,
-    table: Table | None,
-    note: str | None,
-) -> str:
+def _by_content(what: str, taken: Collection[str | None], table: Table, note: str | None) -> str:
     """Return the only column that could be the label or the text by what it holds; an error names what it found."""
-    found, refused = ([], {}) if table is None else candidates(table, taken, what)
+    found, refused = candidates(table, taken, what)
     if len(found) == 1:
         return found[0]
-    if table is not None and note is not None and not found:
+    if note is not None and not found:
         raise header_error(table)
     why, several = "", ""
-    if found and table is not None:
+    if found:
         why = f", and {len(found)} could be it by what they hold: {', '.join(map(repr, found))}"
         bits = [name for name in found if {"0", "1"} == set(table.columns[name])] if what == "label" else []
         if len(bits) > 1:
@@ -253,9 +243,9 @@ def _by_content(
     elif refused:
         why = f" or by what it holds ({'; '.join(f'{name!r} {reason}' for name, reason in refused.items())})"
     raise DataError(
-        f"no column looks like the {what} by its name{why}. Columns here: {_listed(names)}. Name it with"
-        f" --{what}_column.{several}{separator_hint(names)}",
-        path=source,
+        f"no column looks like the {what} by its name{why}. Columns here: {_listed(table.names)}. Name it"
+        f" with --{what}_column.{several}{separator_hint(table.names)}",
+        path=table.source,
     )
 
 

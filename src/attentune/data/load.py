@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from attentune.config.schema import DataConfig
-from attentune.data.builtin import DEFAULT_METRICS, TaskSpec, label_reader, load_builtin, load_spec, of_splits
+from attentune.data.builtin import DEFAULT_METRICS, label_reader, load_builtin, load_spec, of_splits
 from attentune.data.columns import (
     Columns,
     candidates,
@@ -37,6 +37,7 @@ from attentune.data.labels import decide_task_type, find_space, label_reading, l
 from attentune.data.splits import fold_rows, split_rows, stratified_sample
 from attentune.data.tables import Table, as_cell
 from attentune.data.text_formats import FileOptions
+from attentune.data.unlabelled import known_columns
 from attentune.errors import ConfigError, DataError, LabelError, StorageError
 from attentune.io.files import write_text
 from attentune.plugins import require_extra
@@ -305,9 +306,7 @@ def _load_custom(
     first = next(iter(tables))
     want_label = not first.startswith("test")
     try:
-        columns, named = choose_columns(
-            tables[first].names, config, tables[first].source, want_label=want_label, table=tables[first]
-        )
+        columns, named = choose_columns(tables[first], config, want_label=want_label)
     except DataError as error:
         if holds_sheets(tables[first].source):
             error.args = (" ".join((str(error), *tables[first].notes)),)
@@ -559,7 +558,7 @@ def read_extra(path: str, config: DataConfig, space: LabelSpace, *, is_pair: boo
     """Read the labelled rows of one extra file, or of the train split of a saved data set."""
     spec = load_spec(config.task) if config.task is not None else None
     table = _read(path, config)
-    columns = _columns(table, config, spec, is_pair)
+    columns, _ = known_columns(table, config, is_pair=is_pair, spec=spec, want_label=True)
     table, notes = without_broken_rows(table, columns.labels, is_skipped=config.skip_broken_rows)
     left_out = left_out_labels(space.names, config.ignore_labels)
     rows, _ = read_rows(table, columns, label_reader(spec, space, config.label_separator, left_out))
@@ -573,19 +572,3 @@ def _read(path: str, config: DataConfig) -> Table:
     if "train" not in tables:
         raise DataError(f"its splits are {', '.join(tables)}, expected train among them.", path=path)
     return tables["train"]
-
-
-def _columns(table: Table, config: DataConfig, spec: TaskSpec | None, is_pair: bool) -> Columns:
-    """The columns of the task's train file, if the table has them; otherwise those chosen as for custom data."""
-    train = None if spec is None else spec.splits.get("train")
-    if train is not None and {train.text, train.pair or train.text, train.label} <= set(table.names):
-        return Columns(train.text, train.pair, train.label, train.id if train.id in table.names else None)
-    columns, _ = choose_columns(table.names, config, table.source, table=table)
-    if (columns.pair is not None) != is_pair:
-        got, expected = ("single texts", "pairs of texts") if is_pair else ("pairs of texts", "single texts")
-        raise DataError(
-            f"got {got}, but the rows to train on are {expected}. Give it the columns that those have (--text_column"
-            " and --text_pair_column name the texts).",
-            path=table.source,
-        )
-    return columns

@@ -97,8 +97,8 @@ def unlabelled_chunks(
     tables = _tables(source, limit, FileOptions.of(config))
     names, num_rows, told, only = _scan(tables(None))
     spec = load_spec(config.task) if config.task else None
-    first = next(tables(names)) if only is None else only
-    columns, notes = prediction_columns(names, first.source, config, is_pair=is_pair, spec=spec, table=first)
+    first = replace(next(tables(names)) if only is None else only, names=names)
+    columns, notes = known_columns(first, config, is_pair=is_pair, spec=spec)
     keep_all = tuple(keep_columns) == (ALL,)
     keep = names if keep_all else tuple(require(names, name, first.source, "--keep_columns") for name in keep_columns)
     wanted = tuple(dict.fromkeys((*columns.names, *keep)))
@@ -151,34 +151,34 @@ def _rows(
     return replace(rows, kept=_copied(table, keep))
 
 
-def prediction_columns(
-    names: Sequence[str],
-    source: str,
-    config: DataConfig,
-    *,
-    is_pair: bool,
-    spec: TaskSpec | None = None,
-    table: Table | None = None,
+def known_columns(
+    table: Table, config: DataConfig, *, is_pair: bool, spec: TaskSpec | None = None, want_label: bool = False
 ) -> tuple[Columns, tuple[str, ...]]:
     """Return the columns of one of the task's files, if they exist, otherwise those chosen as for custom data."""
+    names = set(table.names)
     if spec is not None and config.text_column is None and config.text_pair_column is None:
         for split in spec.splits.values():
-            if {split.text, split.pair or split.text} <= set(names):
-                label = config.label_column or split.label
+            label = config.label_column or split.label
+            if names.issuperset((split.text, split.pair or split.text, label if want_label else split.text)):
                 id_column = split.id if split.id in names else None
                 if config.id_column is not None:
-                    id_column = require(names, config.id_column, source, "--id_column")
+                    id_column = require(table.names, config.id_column, table.source, "--id_column")
                 return Columns(split.text, split.pair, label if label in names else None, id_column), ()
-    if spec is not None or config.text_column in names:
-        table = None
-    columns, notes = choose_columns(names, config, source, want_label=False, table=table)
+    columns, notes = choose_columns(table, config, want_label=want_label)
     if is_pair and columns.pair is None:
         raise DataError(
             f"the model compares two texts, but only the column {columns.text!r} was found for them. Columns here:"
-            f" {', '.join(map(repr, names))}. Name the second with --text_pair_column.",
-            path=source,
+            f" {', '.join(map(repr, table.names))}. Name the second with --text_pair_column.",
+            path=table.source,
         )
-    usual = next((name for name in names if name.lower() in IDS), None)
+    if want_label:
+        if columns.pair is not None and not is_pair:
+            raise DataError(
+                "got pairs of texts, but the rows to train on are single texts. Name their column with --text_column.",
+                path=table.source,
+            )
+        return columns, notes
+    usual = next((name for name in table.names if name.lower() in IDS), None)
     return replace(columns, pair=columns.pair if is_pair else None, id=columns.id or usual), notes
 
 
@@ -297,8 +297,8 @@ def part_chunks(
     Labels are not read but copied, as the first column to keep. Rows without ids are counted from 0 over all files.
     """
     first = sources[0]
-    table = next(first.blocks(0, min(first.rows, BLOCK_ROWS), first.names))
-    columns, notes = prediction_columns(first.names, table.source, config, is_pair=is_pair, table=table)
+    table = replace(next(first.blocks(0, min(first.rows, BLOCK_ROWS), first.names)), names=first.names)
+    columns, notes = known_columns(table, config, is_pair=is_pair)
     read = {columns.text: "--text_column", columns.pair: "--text_pair_column"}
     read |= {config.id_column: "--id_column"} if config.id_column else {}
     label = "labels" if label_space.is_multilabel else "label"

@@ -21,10 +21,10 @@ from attentune.config.parse import did_you_mean, parse_section
 from attentune.data.columns import read_extra_columns, with_columns
 from attentune.data.dataset import LabelSpace, TaskData, TextRows, checked_texts
 from attentune.data.ignored_words import data_without_words, without_words
-from attentune.data.load import frame_table, load_data
+from attentune.data.load import FRAME, frame_table, load_data
 from attentune.data.tables import Table, columns_of, find_columns, quote
 from attentune.data.tokenization import encode_rows
-from attentune.data.unlabelled import RowChunks, prediction_columns, unlabelled_chunks
+from attentune.data.unlabelled import RowChunks, known_columns, unlabelled_chunks
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.scoring import Evaluator, ModelEvaluator, make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
@@ -477,7 +477,7 @@ def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] |
                     f"{did_you_mean(str(name), names)} Columns here: {', '.join(map(repr, names))}. Rename one to"
                     f" {name!r}, or give a list of texts."
                 )
-        columns, _ = prediction_columns(names, "data frame", config, is_pair=saved.is_pair)
+        columns, _ = known_columns(Table(FRAME, names, {}, 0), config, is_pair=saved.is_pair)
         pairs = pairs if columns.pair is None else list(texts[columns.pair])
         if columns.extra:
             extra, _ = read_extra_columns(frame_table(texts[[*columns.extra_names]]), columns.extra)
