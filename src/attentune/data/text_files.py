@@ -84,14 +84,13 @@ def _records(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield each record with the line at which it begins; a blank line is a record without fields."""
     lines, first_line = iter(lines), 1
-    if dialect.has_sep_line and dialect.header is None:
+    if dialect.has_sep_line:
         next(lines, None)
         first_line = 2
     if dialect.quoting == "none":
         for number, line in enumerate(lines, start=first_line):
             text = line.removesuffix("\n").removesuffix("\r")
-            fields = text.split(dialect.delimiter) if text else []
-            yield number, [fields[0], *(cell.lstrip(" ") for cell in fields[1:])] if dialect.skips_spaces else fields
+            yield number, text.split(dialect.delimiter) if text else []
         return
     held: list[str] = []
 
