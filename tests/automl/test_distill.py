@@ -17,7 +17,7 @@ from attentune import Predictor, evaluate
 from attentune.automl import distill as module
 from attentune.automl import members
 from attentune.automl.auto import _Training
-from attentune.automl.budget import BudgetPlan, Schedule, SpeedModel
+from attentune.automl.budget import REFIT_FOLDER, BudgetPlan, Schedule, SpeedModel
 from attentune.automl.distill import (
     Distillation,
     OutOfTime,
@@ -26,9 +26,10 @@ from attentune.automl.distill import (
     student_config,
 )
 from attentune.automl.folds import make_folds, save_folds
-from attentune.automl.members import MemberTrainer, WorkerSetup, refitted_energies
+from attentune.automl.members import MemberTrainer, WorkerSetup
 from attentune.automl.portfolio import Member
 from attentune.automl.work import AutoProgress, AutoSettings
+from attentune.baselines.registry import TfidfLinear, load_baseline
 from attentune.config import Config, load_config, to_flat, to_yaml
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
@@ -48,27 +49,6 @@ SPACES = {
     "multi_label": LabelSpace("multi_label", ("a", "b", "c")),
     "regression": LabelSpace("regression"),
 }
-
-
-def test_energies_are_those_of_the_model_of_all_rows():
-    """Folds whose models are the whole one with another scale and shift of the energy."""
-    draw = np.random.default_rng(3)
-    whole_SC, fold_S, fold_M = 3 * draw.normal(size=(60, 4)), np.arange(60) % 3, np.array([0, 1, 2, 1, 0])
-    new_MC, energies = 3 * draw.normal(size=(5, 4)), {}
-    of_folds = {fold: (1 + fold) * whole_SC for fold in range(3)}
-    for fold, logits_SC in of_folds.items():
-        for row in range(60):
-            values = (logits_SC[row] - logits_SC[row].mean()).tolist()
-            energies[fold, row] = math.log(sum(math.exp(value) for value in values))
-    found = refitted_energies(np.stack([(1 + k) * row for k, row in zip(fold_M, new_MC)]), fold_M, of_folds, whole_SC, fold_S)  # fmt: skip # noqa: B905,E501
-    for place, fold in enumerate(fold_M.tolist()):
-        values = ((1 + fold) * (new_MC[place] - new_MC[place].mean())).tolist()
-        own = math.log(sum(math.exp(value) for value in values))
-        before, after = ([energies[k, row] for row in range(60) if row % 3 != fold] for k in (fold, 0))
-        expected = np.mean(after) + np.std(after) * (own - np.mean(before)) / np.std(before)
-        assert found[place] == pytest.approx(expected)
-    equal = refitted_energies(np.ones((2, 4)), np.zeros(2, int), {0: np.ones((60, 4))}, whole_SC, fold_S)
-    assert equal == pytest.approx([math.log(4)] * 2)  # nothing to scale: the majority class
 
 
 def hard_target(kind: str, labels: np.ndarray, row: int, column: int) -> float:
@@ -307,6 +287,37 @@ def test_a_late_fold_ends_early_and_predicts_its_rows(train_fold, given, ended_a
     assert held_out["rows"].tolist() == [row for row in range(ROWS) if row // 2 % 3 == 0]
     assert np.isfinite(held_out["logits"]).all()
     assert not list(folder.glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize("rejects", [True, False])
+def test_energies_of_a_baseline_have_the_penalty_of_all_rows(tmp_path, monkeypatch, rejects):
+    """Folds of 8 rows take a middle penalty, all 24 rows choose one; held-out energies are those of the latter."""
+    texts = tuple(f"the {('dull', 'lovely', 'odd')[row % 3]} film number {row}" for row in range(24))
+    rows, folds = (
+        TextRows(tuple(map(str, range(24))), texts, None, np.arange(24) % 3, "test"),
+        np.arange(24) % 4 % 3 + 1,
+    )
+    space = SPACES["classification"]
+    data = TaskData("test", space, ("accuracy",), {"train": rows})
+    monkeypatch.setattr(members, "_SETUP", WorkerSetup(data, {}, 16, True, rejects=rejects), raising=False)
+    save_folds(tmp_path / "folds.safetensors", folds)
+    member = Member("tfidf-linear", "baseline", "tfidf-linear")
+    config = load_config(overrides={"training.output_dir": str(tmp_path / "run")})
+    MemberTrainer(member, (1, 2, 3), str(tmp_path / "folds.safetensors"), time.time() + 3600)(
+        Run("own", None, "x", 1), config
+    )
+    held = load_file(tmp_path / "run" / "heldout.safetensors")
+    assert ("energies" in held) == rejects
+    whole = load_baseline(tmp_path / "run" / REFIT_FOLDER)
+    penalty = TfidfLinear(seed=config.training.seed).fit(rows, space).penalty
+    assert whole.notes == (penalty.note,)
+    for fold in (1, 2, 3) if rejects else ():
+        model = TfidfLinear(seed=config.training.seed)
+        model.fit(rows.take(np.flatnonzero(folds != fold)), space, penalty)
+        for place in np.flatnonzero(folds[held["rows"]] == fold):
+            logits = model.logits(rows.take(held["rows"][[place]]))[0]
+            expected = math.log(sum(math.exp(value - logits.mean()) for value in logits))
+            assert held["energies"][place] == pytest.approx(expected)
 
 
 @pytest.mark.integration

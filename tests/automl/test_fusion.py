@@ -396,6 +396,12 @@ def test_the_interval_is_wider_where_choices_vary():
     low, high = wilson_interval(round(found.value * 200), 200)
     assert found.low < low
     assert found.high > high
+    # Rules that vary widely where nearly all is right: the interval ends at 1.
+    few = {name: np.column_stack([np.zeros(40), 2.0 * labels[:40] - 1]) for name in "ab"}
+    few["a"][:3] *= -1
+    few["b"][37:] *= -1
+    found = estimate_score(FusionProblem(few, labels[:40], folds[:40], BINARY, metric), SINGLE)
+    assert found.high <= 1
 
 
 @pytest.mark.parametrize(

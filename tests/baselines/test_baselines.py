@@ -152,12 +152,13 @@ def test_of_many_classes_outputs_are_scaled_to_the_least_loss_of_a_strong_penalt
     features_ND = np.eye(20)[labels] + generator.normal(0, 0.2, (200, 20))
     space = LabelSpace("classification", NAMES)
     options = {"weights": None, "strengths": (0.01,), "seed": 1, "standardise": False}
-    model, note = fit_linear(features_ND, labels, space, **options)
+    model, penalty = fit_linear(features_ND, labels, space, **options)
+    note = penalty.note
     plain = LogisticRegression(C=0.01, tol=1e-8, max_iter=5000).fit(features_ND, labels)
     assert "outputs times 3.2" in note
     np.testing.assert_allclose(model.weights_PD, 3.2 * plain.coef_, atol=1e-3)
     few = LabelSpace("classification", NAMES[:19])
-    _, note = fit_linear(features_ND[labels < 19], labels[labels < 19], few, **options)
+    note = fit_linear(features_ND[labels < 19], labels[labels < 19], few, **options)[1].note
     assert "outputs" not in note
 
 
@@ -246,10 +247,10 @@ def test_the_reduced_fit_is_the_plain_fit(kind: str, monkeypatch: pytest.MonkeyP
     generator = np.random.default_rng(0)
     features_ND, space = generator.normal(size=(30, 80)), SPACES[kind]
     options = {"weights": generator.uniform(0.5, 2, 30), "strengths": (0.1, 1.0), "seed": 0, "standardise": True}
-    model, note = fit_linear(features_ND, labels_of(space, 30), space, **options)
+    model, penalty = fit_linear(features_ND, labels_of(space, 30), space, **options)
     monkeypatch.setattr(linear._Reduced, "of", classmethod(lambda cls, features: cls(features, features, None)))
-    plain, plain_note = fit_linear(features_ND, labels_of(space, 30), space, **options)
-    assert note == plain_note
+    plain, plain_penalty = fit_linear(features_ND, labels_of(space, 30), space, **options)
+    assert penalty == plain_penalty
     np.testing.assert_allclose(model.weights_PD, plain.weights_PD, atol=2e-3)
     np.testing.assert_allclose(model.logits(features_ND, space), plain.logits(features_ND, space), atol=2e-2)
 
@@ -259,8 +260,8 @@ def test_strength_is_the_one_of_least_cross_validated_loss() -> None:
     features_ND = generator.normal(size=(300, 3))
     options = {"weights": None, "seed": 0, "standardise": False, "strengths": (0.001, 100.0)}
     clear = (features_ND[:, 0] > 0).astype(np.int64)
-    assert fit_linear(features_ND, clear, TWO, **options)[1].startswith("C = 100")
-    assert fit_linear(features_ND, generator.integers(0, 2, 300), TWO, **options)[1].startswith("C = 0.001")
+    assert fit_linear(features_ND, clear, TWO, **options)[1].note.startswith("C = 100")
+    assert fit_linear(features_ND, generator.integers(0, 2, 300), TWO, **options)[1].note.startswith("C = 0.001")
     # A class without rows has a small probability.
     model = LinearModel(np.zeros((2, 1)), np.zeros(2), np.array([0, 2]), absent=0.01)
     np.testing.assert_allclose(np.exp(model.logits(np.zeros((1, 1)), THREE)), [[0.495, 0.01, 0.495]])

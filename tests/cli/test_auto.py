@@ -118,6 +118,9 @@ def test_the_delivery_is_an_ordinary_run_folder(delivered, attentune):
     assert config.data.train_file == str(folder / "train.csv")
     assert Predictor.load(best).label_space.names == ("bad", "good")
     assert len(list(csv.DictReader((best / "predictions_test.csv").open()))) == 30
+    # No row of the training file counts as held out.
+    for command in (("evaluate", best), ("calibrate", best, "--reject", "0.1")):
+        assert "--validation_file" in attentune.refused(*command)
 
 
 @pytest.mark.integration

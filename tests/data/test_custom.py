@@ -67,6 +67,7 @@ def test_a_validation_part_is_cut_and_said(tmp_path):
     again = load(train_file=path, validation_share=0.2)
     assert again.fingerprint() == data.fingerprint()
     assert load(seed=2, train_file=path, validation_share=0.2).fingerprint() != data.fingerprint()
+    assert set(load(train_file=path, validation_share=0).splits) == {"train"}
     only = load(train_file=path, validation_share=0.2, splits=("validation",))
     assert only.fingerprint() == {"validation": data.fingerprint()["validation"]}
 

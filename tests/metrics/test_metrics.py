@@ -415,6 +415,25 @@ def test_groups_are_resampled_whole() -> None:
     assert low < value < high
 
 
+@pytest.mark.parametrize("share", [0.5, 0.9, 1.0])
+def test_the_interval_of_an_accuracy_counts_groups(share: float) -> None:
+    """Copies of rows say as little as the rows; all right ones still have an interval."""
+    labels = np.ones(60, dtype=np.int64)
+    predictions = (np.arange(60) < 60 * share).astype(np.int64)
+    options = {"generator": np.random.default_rng(1)}
+    alone = score_interval(METRICS["accuracy"], labels, predictions, **options)
+    copies = [np.repeat(values, 4) for values in (labels, predictions, np.arange(60))]
+    grouped = score_interval(METRICS["accuracy"], *copies[:2], groups=copies[2], **options)
+    # The variance over groups divides by one group less.
+    assert grouped == pytest.approx(alone, abs=0.002)
+    # Groups of unlike rows count as rows, and no more; pairs of right ones as one. One pair changes next to nothing.
+    pairs = score_interval(METRICS["accuracy"], labels, predictions, groups=np.arange(60) % 30, **options)
+    half = score_interval(METRICS["accuracy"], labels[:30], predictions[:30], **options)
+    assert pairs[1:] == pytest.approx((half if share == 1 else alone)[1:], abs=0.04)
+    one = score_interval(METRICS["accuracy"], labels, predictions, groups=np.maximum(np.arange(60), 1), **options)
+    assert one[1:] == pytest.approx(alone[1:], abs=0.005)
+
+
 # Scores from sums of confusion counts: without each row, of resamples, and for hundreds of classes.
 
 

@@ -237,6 +237,7 @@ class _Training(AutoWork, Plan):
             max_length=self.config.data.max_length,
             use_cpu=self.config.training.use_cpu,
             unlabeled=self.unlabeled,
+            rejects=self.config.training.reject is not None,
         )
         slots = worker_slots(self.options.jobs, use_cpu=self.config.training.use_cpu)
         self.executor = LocalExecutor(slots, self.work / "logs", reuse=True, initializer=hold, initargs=(self.setup,))
@@ -365,6 +366,7 @@ class _Training(AutoWork, Plan):
             "metric": self.metric.name,
             "settings": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
             "max_length": self.config.data.max_length,
+            "--reject": self.config.training.reject is not None,
         }
 
     def _save_plan(self) -> None:

@@ -277,6 +277,7 @@ class Delivery:
                 self.labels,
                 predictions,
                 generator=numpy_generator("auto estimate", self.seed),
+                groups=self.auto.groups,
                 resamples=_RESAMPLES if len(self.labels) <= _MANY_ROWS else _FEWER_RESAMPLES,
             )
             scores = dict(zip(("score", "low", "high"), map(float, values), strict=True))
@@ -319,8 +320,10 @@ class Delivery:
         """
         share, fused = self.auto.config.training.reject, self.delivered or best
         is_right_N = fused.predictions == self.labels
-        if share is None or not is_right_N.any() or fused.fusion.members == ("majority",):
+        if share is None:
             return None
+        if not is_right_N.any() or fused.fusion.members == ("majority",):
+            return "No text is rejected: the delivered model's certainty says nothing about a text."
         scores, weights = {"probability": maximum_probability(fused.logits, self.auto.space)}, None
         if self.delivered is not None:
             states = {state.member.name: state for state in self.auto.states}
@@ -353,7 +356,8 @@ class Delivery:
 
     def _write_config(self, config: Config) -> None:
         training = replace(config.training, output_dir=str(self.auto.folder), resume=False, overwrite_output_dir=False)
-        data = with_columns(self.auto.config.data, self.auto.data.columns)
+        # All rows are used, so none of them may be scored as validation rows later.
+        data = replace(with_columns(self.auto.config.data, self.auto.data.columns), validation_share=0.0)
         data = data if self.reads_columns else replace(data, extra_columns=None)
         write_text(self.auto.folder / CONFIG_FILE, to_yaml(replace(config, training=training, data=data)))
 

@@ -122,7 +122,7 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
 
 
 def held_out_energies(folders: Sequence[Path], rows: int) -> np.ndarray:
-    """Return the (N,) out-of-fold energies in these run folders, of baselines on the scale of the model of all rows."""
+    """Return the (N,) out-of-fold energies in these run folders, of baselines with the penalty of all rows."""
     energies_N = np.full(rows, np.nan)
     for part in (_arrays(folder / HELD_OUT_FILE) for folder in folders):
         energies_N[part["rows"]] = part["energies"] if "energies" in part else energy(part["logits"])

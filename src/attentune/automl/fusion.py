@@ -24,7 +24,7 @@ from attentune.data.splits import stratified_folds, stratified_sample
 from attentune.inference.fusion import FUSION_KINDS, Fusion, fusion_features
 from attentune.metrics.calibration import fit_temperature
 from attentune.metrics.intervals import score_interval
-from attentune.metrics.metrics import Metric, predictions_of, probabilities_of
+from attentune.metrics.metrics import METRICS, Metric, predictions_of, probabilities_of
 from attentune.seeding import numpy_generator
 
 _LOWEST = 1e-6  # probabilities are clipped here before their logarithm is taken
@@ -506,8 +506,9 @@ def estimate_score(
         resamples=resamples,
     )
     spread_s = 1.96 * np.std(scores)
-    low, high = float(value - np.hypot(value - low, spread_s)), float(value + np.hypot(high - value, spread_s))
-    return ScoreEstimate(value, low, high, predictions)
+    lowest, highest = METRICS.bounds(metric.name)
+    low, high = value - np.hypot(value - low, spread_s), value + np.hypot(high - value, spread_s)
+    return ScoreEstimate(value, float(np.maximum(low, lowest)), float(np.minimum(high, highest)), predictions)
 
 
 def _parts(folds: np.ndarray, groups: np.ndarray, seed: int, parts: int | None = None) -> np.ndarray:

@@ -33,8 +33,6 @@ from attentune.training.callbacks import TrainingCallback
 from attentune.training.run_folder import CONFIG_FILE, Interrupted, StopRequest, stop_on_signal
 
 _PROBE_ROWS, _PROBE_STEPS = 256, 24
-# Rows on which the energies of baselines are compared, and a deviation below which these are all equal.
-_COMPARED_ROWS, _EQUAL = 500, 1e-9
 # The data settings of a member's runs: how rows are read. They get the rows themselves.
 _DATA_SETTINGS = (
     *("text_column", "text_pair_column", "label_column", "id_column", "task_type", "label_separator"),
@@ -54,6 +52,7 @@ class WorkerSetup:
     max_length: int  # the maximum number of tokens of a text
     use_cpu: bool  # not to use an accelerator
     unlabeled: TextRows | None = None  # further texts to adapt encoders to
+    rejects: bool = False  # whether texts of no class are rejected, which needs energies of baselines
 
     @property
     def rows(self) -> TextRows:
@@ -194,7 +193,7 @@ class MemberTrainer:
         folder, folds_N = Path(str(config.training.output_dir)), load_folds(Path(self.folds_file))
         folder.mkdir(parents=True, exist_ok=True)
 
-        def fit(rows: np.ndarray, target: Path) -> Any:
+        def fit(rows: np.ndarray, penalty: Any = None) -> Any:
             check_time()
             baseline = make_baseline(
                 self.member.method,
@@ -203,29 +202,33 @@ class MemberTrainer:
                 seed=config.training.seed,
                 frozen=frozen,
             )
-            baseline.fit(_SETUP.rows.take(np.flatnonzero(rows)), _SETUP.data.label_space)
+            return baseline.fit(_SETUP.rows.take(np.flatnonzero(rows)), _SETUP.data.label_space, penalty)
+
+        def save(baseline: Any, target: Path) -> None:
             with storage_errors(target):
                 target.mkdir()
             baseline.save(target)
             if config.data.ignore_words:  # as the folders of models say what they leave out
                 write_text(target / CONFIG_FILE, to_yaml(config))
-            return baseline
 
-        models, parts, used = {}, [], folds_N >= 0
-        for fold in self.folds:
-            models[fold] = fit((folds_N != fold) & used, folder / f"fold-{fold}")
-            held = np.flatnonzero(folds_N == fold)
-            parts.append((models[fold].logits(_SETUP.rows.take(held)), held))
-        logits_MC, held = (np.concatenate(each) for each in zip(*parts, strict=True))
-        _save_held_out(folder, logits_MC, held)
+        used = folds_N >= 0
+        rows_of = {fold: np.flatnonzero(folds_N == fold) for fold in self.folds}
+        held, parts = np.concatenate(list(rows_of.values())), []
+        for fold, rows in rows_of.items():
+            baseline = fit((folds_N != fold) & used)
+            save(baseline, folder / f"fold-{fold}")
+            parts.append(baseline.logits(_SETUP.rows.take(rows)))
+        _save_held_out(folder, logits_MC := np.concatenate(parts), held)
         with contextlib.suppress(Interrupted):  # without it, the models of the folds are averaged
-            whole = fit(used, folder / REFIT_FOLDER)
-            if _SETUP.data.label_space.task_type in ("classification", "ordinal"):
-                sample = np.flatnonzero(used)[:: max(1, used.sum() // _COMPARED_ROWS)]
-                found = {fold: model.logits(_SETUP.rows.take(sample)) for fold, model in models.items()}
-                whole_SC = whole.logits(_SETUP.rows.take(sample))
-                energies_M = refitted_energies(logits_MC, folds_N[held], found, whole_SC, folds_N[sample])
-                _save_held_out(folder, logits_MC, held, energies=energies_M)
+            whole = fit(used)
+            if _SETUP.rejects:
+                # A fold chooses another penalty and scale than all rows, and so has energies of another size.
+                alike = [
+                    fit((folds_N != fold) & used, whole.penalty).logits(_SETUP.rows.take(rows))
+                    for fold, rows in rows_of.items()
+                ]
+                _save_held_out(folder, logits_MC, held, energies=energy(np.concatenate(alike)))
+            save(whole, folder / REFIT_FOLDER)
         return RunResult({}, {}, None, to_dict(config), config.training.seed, versions(), {})
 
     def _adapt(self, config: Config, deadline: _Deadline) -> RunResult:
@@ -263,28 +266,6 @@ def _train(config: Config, rows: np.ndarray, callbacks: Sequence[TrainingCallbac
     train_rows = with_class_names(train_rows, data.label_space)
     data = TaskData(data.name, data.label_space, data.metrics, {"train": train_rows})
     return train(config, data=data, display=ProgressDisplay(quiet=True), callbacks=callbacks, with_baselines=False)
-
-
-def refitted_energies(
-    logits_MC: np.ndarray,
-    fold_M: np.ndarray,
-    of_folds: Mapping[int, np.ndarray],
-    of_whole_SC: np.ndarray,
-    fold_S: np.ndarray,
-) -> np.ndarray:
-    """Return (M,) the energies of out-of-fold logits on the scale of the model of all rows.
-
-    Each model chooses its own penalty and scale. Those of a fold's model are scaled and shifted so that both models
-    have the same mean and deviation on sampled rows (S) that both were fitted on.
-    """
-    energies_M, whole_S = energy(logits_MC), energy(of_whole_SC)
-    for fold, logits_SC in of_folds.items():
-        held, both = fold_M == fold, fold_S != fold
-        own_S = energy(logits_SC)[both]
-        if (deviation := own_S.std()) > _EQUAL:
-            scaled_M = (energies_M[held] - own_S.mean()) / deviation
-            energies_M[held] = whole_S[both].mean() + whole_S[both].std() * scaled_M
-    return energies_M
 
 
 def _save_held_out(folder: Path, logits_MC: np.ndarray, held: np.ndarray, **more: np.ndarray) -> None:

@@ -43,9 +43,10 @@ class Baseline(ABC):
         self.is_pair = False
         self.notes: tuple[str, ...] = ()
         self.linear: LinearModel  # once fitted; its features are not standardised
+        self.penalty: Penalty | None = None  # once fitted; None for a baseline without one
 
-    def fit(self, rows: TextRows, label_space: LabelSpace) -> Self:
-        """Fit the labels of rows, weighted by `rows.weights` if they have weights."""
+    def fit(self, rows: TextRows, label_space: LabelSpace, penalty: Penalty | None = None) -> Self:
+        """Fit the labels of rows, weighted by `rows.weights` if they have weights; choose the penalty if None."""
         if rows.labels is None or len(rows) == 0:
             raise DataError(f"{rows.source}: got no labelled rows, expected at least one to fit {self.name} on.")
         if rows.pairs is None and self.compares_pairs:
@@ -55,7 +56,7 @@ class Baseline(ABC):
             )
         if self.reads_columns and not rows.extra:
             raise ConfigError(f"baseline: {self.name} reads columns beside the text. Name some with --extra_columns.")
-        self.label_space, self.is_pair = label_space, rows.pairs is not None
+        self.label_space, self.is_pair, self.penalty = label_space, rows.pairs is not None, penalty
         self.linear, self.notes = self._fit(rows, rows.labels, label_space)
         return self
 
@@ -66,7 +67,7 @@ class Baseline(ABC):
             notes = (f"Fitted on a stratified sample of {limit:,} of {len(rows):,} training rows.",)
             rows = rows.take(stratified_sample(labels, limit, self._sampling_key, self.seed))
         rows = rows if self.reads_columns else with_class_names(rows, space)
-        model, note = fit_linear(
+        model, self.penalty = fit_linear(
             self._features_to_fit(rows),
             np.asarray(rows.labels),
             space,
@@ -75,8 +76,9 @@ class Baseline(ABC):
             seed=self.seed,
             standardise=self.standardises and not has_many_classes(space, is_pair=self.is_pair),
             groups=row_groups(rows, near=False),
+            penalty=self.penalty,
         )
-        return model, (*notes, note)
+        return model, (*notes, self.penalty.note)
 
     def logits(self, rows: TextRows) -> np.ndarray:
         """Return (N, C) float64 log-probabilities, logits of labels, or scores."""
@@ -212,6 +214,15 @@ class LinearModel:
             raise ValueError("classes without an output have no probability")
 
 
+@dataclass(frozen=True)
+class Penalty:
+    """The inverse strength of the penalty, the factor of the outputs, and how they were chosen."""
+
+    strength: float
+    scale: float
+    note: str
+
+
 def fit_linear(
     features_ND: Matrix,
     labels: np.ndarray,
@@ -222,8 +233,9 @@ def fit_linear(
     seed: int,
     standardise: bool,
     groups: np.ndarray | None = None,
-) -> tuple[LinearModel, str]:
-    """Fit a linear model; the inverse regularisation C is chosen by the loss in cross-validation within these rows.
+    penalty: Penalty | None = None,
+) -> tuple[LinearModel, Penalty]:
+    """Fit a linear model; without a penalty, C is chosen by the loss in cross-validation within these rows.
 
     Of many classes a scale of the outputs is chosen too: a strong penalty predicts best there, but too uncertainly.
     """
@@ -233,7 +245,9 @@ def fit_linear(
         mean_D, deviation_D = features_ND.mean(axis=0), features_ND.std(axis=0)
         scale_D = np.where(deviation_D > 1e-9 * np.maximum(1.0, np.abs(mean_D)), deviation_D, 1.0)
         features_ND = (features_ND - mean_D) / scale_D
-    strength, scale, note = _choose_strength(features_ND, labels, label_space, weights, sorted(strengths), seed, groups)
+    if penalty is None:
+        penalty = _choose_penalty(features_ND, labels, label_space, weights, sorted(strengths), seed, groups)
+    strength, scale = penalty.strength, penalty.scale
     reduced = _Reduced.of(features_ND)
     model = reduced.expand(_fit(reduced.coordinates, labels, label_space, weights, strength, _ITERATIONS))
     if scale != 1.0:
@@ -242,10 +256,10 @@ def fit_linear(
         weights_PD = model.weights_PD / scale_D
         model = LinearModel(weights_PD, model.bias_P - weights_PD @ mean_D, model.classes_P, model.absent)
     # As a file has them: a product with weights of another memory order differs in the last bit.
-    return replace(model, weights_PD=np.ascontiguousarray(model.weights_PD)), note
+    return replace(model, weights_PD=np.ascontiguousarray(model.weights_PD)), penalty
 
 
-def _choose_strength(
+def _choose_penalty(
     features_ND: Matrix,
     labels: np.ndarray,
     label_space: LabelSpace,
@@ -253,8 +267,7 @@ def _choose_strength(
     strengths: Sequence[float],
     seed: int,
     groups: np.ndarray | None,
-) -> tuple[float, float, str]:
-    """Return C, the scale of the outputs, and a note."""
+) -> Penalty:
     middle = strengths[len(strengths) // 2]
     sampled = ""
     if len(labels) > CHOICE_ROWS:
@@ -264,7 +277,7 @@ def _choose_strength(
         sampled = f" (a sample of {CHOICE_ROWS:,} rows)"
     # With fewer rows a fold would have hardly any to learn from.
     if len(labels) < 2 * CHOICE_FOLDS:
-        return middle, 1.0, f"C = {middle:g}: {len(labels)} rows are too few to choose it."
+        return Penalty(middle, 1.0, f"C = {middle:g}: {len(labels)} rows are too few to choose it.")
     if groups is not None and len(np.unique(groups)) < CHOICE_FOLDS:
         groups = None
     folds = stratified_folds(labels, CHOICE_FOLDS, "baseline strength", seed, groups=groups)
@@ -284,7 +297,7 @@ def _choose_strength(
     strength, scale = strengths[best], scales[place]
     scaled = "" if scale == 1.0 else f", outputs times {scale:g}"
     how = f"chosen by {CHOICE_FOLDS}-fold cross-validation on the training rows{sampled}."
-    return strength, scale, f"C = {strength:g}{scaled}, {how}"
+    return Penalty(strength, scale, f"C = {strength:g}{scaled}, {how}")
 
 
 @dataclass(frozen=True)

@@ -388,7 +388,7 @@ class DataConfig:
         yaml=True,
     )
     validation_share: float = setting(
-        0.1, "share of train_file that is split off if there is no validation file", minimum=0.001, maximum=0.9
+        0.1, "share of train_file that is split off if there is no validation file (0: none)", minimum=0, maximum=0.9
     )
     folds: int | None = setting(None, "cross-validation: the number of stratified folds of train", minimum=2)
     fold: int | None = setting(None, "with folds: the fold to score on, from 1; compare runs all", minimum=1)

@@ -335,7 +335,8 @@ def _load_custom(
         rows[split], split_notes = read_rows(table, _required(columns, table, is_test), reader, is_test=is_test)
         notes += split_notes
     has_validation = config.validation_file is not None or any(split.startswith("validation") for split in rows)
-    if cut_validation and "train" in rows and not has_validation and config.folds is None:
+    cuts = cut_validation and config.validation_share > 0 and config.folds is None
+    if cuts and "train" in rows and not has_validation:
         train, cut, note = _cut(rows.pop("train"), config.validation_share, seed, "validation", "for it")
         rows = {"train": train, "validation": cut, **rows}
         notes.append(f"There is no validation file: {note}")

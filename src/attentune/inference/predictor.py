@@ -169,6 +169,11 @@ class Predictor(ABC):
             config = _merged(self.config.data, data_config or DataConfig())
         if not _names_data(config):
             raise ConfigError(f"{self.folder}: does not say what it was trained on; name data, as with --task cola.")
+        if config.validation_share == 0 and config.train_file and not config.validation_file and "validation" in splits:
+            raise DataError(
+                f"{self.folder}: was trained on all rows of {config.train_file}, so none are left to score. Name rows"
+                " that it was not trained on: --validation_file FILE, or --test_file FILE with --split test."
+            )
         try:
             loaded = load_data(config, seed=self.config.training.seed, splits=splits, label_space=self.label_space)
         except DataError as error:

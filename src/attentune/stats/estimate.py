@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 from scipy.special import stdtrit
-from scipy.stats import binomtest
 
 # Resampled values that are held in memory at once.
 _VALUES_PER_BATCH = 4_000_000
@@ -74,8 +73,8 @@ def bootstrap_of_mean(values_N: np.ndarray, *, generator: np.random.Generator, r
     )
 
 
-def wilson_interval(successes: int, rows: int) -> tuple[float, float]:
-    """Compute Wilson's 95 % score interval of a proportion; NaN for no rows.
+def wilson_interval(successes: float, rows: float) -> tuple[float, float]:
+    """Compute Wilson's 95 % score interval of a proportion; NaN for no rows. Numbers may be effective ones.
 
     Unlike the mean +- 1.96 standard errors it stays within 0 and 1, and has a positive width at 0 and 1.
 
@@ -83,8 +82,16 @@ def wilson_interval(successes: int, rows: int) -> tuple[float, float]:
     """
     if rows == 0:
         return float("nan"), float("nan")
-    interval = binomtest(successes, rows).proportion_ci(method="wilson")
-    return float(interval.low), float(interval.high)
+    return _wilson_ends(successes / rows, _NORMAL_QUANTILE**2 / rows)
+
+
+_NORMAL_QUANTILE = 1.959963984540054  # of 0.975
+
+
+def _wilson_ends(share: float, excess: float) -> tuple[float, float]:
+    """Return the ends of Wilson's interval; `excess`: z^2 variance / (p (1 - p)), z^2 / N for N independent rows."""
+    centre, radius = share + excess / 2, math.sqrt(excess * (share * (1 - share) + excess / 4))
+    return max(0.0, (centre - radius) / (1 + excess)), min(1.0, (centre + radius) / (1 + excess))
 
 
 _BISECTIONS = 50
@@ -178,10 +185,7 @@ def bounded_interval(estimate: Estimate, bounds: tuple[float, float]) -> tuple[f
         ratio = math.exp(width / (mean - low))
         return low + (mean - low) / ratio, low + (mean - low) * ratio
     share = (mean - low) / (high - low)
-    spread = share * (1 - share)
-    excess = (width / (high - low)) ** 2 / spread
-    centre, radius = share + excess / 2, math.sqrt(excess * (spread + excess / 4))
-    ends = ((centre - radius) / (1 + excess), (centre + radius) / (1 + excess))
+    ends = _wilson_ends(share, (width / (high - low)) ** 2 / (share * (1 - share)))
     return low + (high - low) * ends[0], low + (high - low) * ends[1]
 
 

@@ -229,8 +229,9 @@ def fit_classifier(
     def fit(targets: np.ndarray, space: LabelSpace, weights: np.ndarray, rows: Any = slice(None)) -> Solution:
         options: dict[str, Any] = {"strengths": strengths, "seed": seed, "standardise": False}
         inside = None if groups is None else np.unique(groups[rows], return_inverse=True)[1]
-        made, note = fit_linear(scaled_NF[rows], targets[rows], space, weights=weights[rows], groups=inside, **options)
-        return _over_all_outputs(made, space, note)
+        options |= {"weights": weights[rows], "groups": inside}
+        made, penalty = fit_linear(scaled_NF[rows], targets[rows], space, **options)
+        return _over_all_outputs(made, space, penalty.note)
 
     class_weights = None if objective.class_weights is None else objective.class_weights.double().numpy()
     if label_space.task_type == "regression":
