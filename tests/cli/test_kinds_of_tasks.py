@@ -50,7 +50,8 @@ NOT_INSIDE = dict.fromkeys((*BASELINES, *AUTO), "looks into one model")
 # From a command to a part of the refusal by kind of run; on all other kinds it works. RUN, NEW, HANS, OUT, TEXT are
 # filled in.
 COMMANDS: dict[str, dict[str, str]] = {
-    "evaluate RUN": {},
+    "evaluate RUN": dict.fromkeys(AUTO, "was trained on all rows"),
+    "evaluate RUN --validation_file NEW": {},
     "predict RUN --input_file NEW": {},
     "predict RUN TEXT": {},
     "predict RUN --input_file NEW --output_file OUT/new.csv": {},
