@@ -200,6 +200,13 @@ def test_explained_rows_are_rejected_too(attentune, files: Path, tiny) -> None:
     assert [one["rejected"] for one in told] == [one["rejected"] for one in predict(run, list(OTHER))]
 
 
+def test_a_text_without_words_is_rejected_whatever_its_score(files: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(files / "run", tmp_path / "run")
+    path = run / "rejection.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"threshold": -1e9}))
+    assert [one["rejected"] for one in predict(run, ["", "a fine film", " \n"])] == [True, False, True]
+
+
 def test_an_evaluator_has_the_means_for_all_rows(files: Path) -> None:
     saved = Predictor.load(files / "run")
     rows = saved.data(None, ("validation",)).splits["validation"]

@@ -66,7 +66,9 @@ class Evaluator(ABC):
         if self.rejection is None:
             return {}
         scores_N = self.rejection.scores(self.logits[split], self.vectors.get(split), self.label_space)
-        return self.rejection.columns(scores_N)
+        rows = self.splits[split]
+        texts = zip(rows.texts, rows.pairs or rows.texts, strict=True)
+        return self.rejection.columns(scores_N, np.array([not "".join(row).strip() for row in texts], dtype=bool))
 
     def _check_finite(self, split: str) -> None:
         """Refuse logits with NaN or infinity."""

@@ -111,9 +111,9 @@ class Rejection:
             return vectors_NF @ np.array(self.weights)
         return energy(logits_NC) if self.score == "energy" else maximum_probability(logits_NC, space)
 
-    def columns(self, scores_N: np.ndarray) -> dict[str, list[Any]]:
-        """Return the columns of predictions."""
-        return {REJECTED: (scores_N < self.threshold).tolist(), IN_SCOPE_SCORE: scores_N.tolist()}
+    def columns(self, scores_N: np.ndarray, is_empty_N: np.ndarray) -> dict[str, list[Any]]:
+        """Return the columns of predictions; a text without words is rejected, whatever its score."""
+        return {REJECTED: ((scores_N < self.threshold) | is_empty_N).tolist(), IN_SCOPE_SCORE: scores_N.tolist()}
 
     def facts(self) -> dict[str, Any]:
         """Return the values for JSON."""
