@@ -84,7 +84,8 @@ def scores(rows: list[dict[str, str]], data: str, draw: int) -> dict[str, Any]:
     for arm, (has_third, is_joined) in ARMS.items():
         members, test = MEMBERS[: 2 + has_third], np.arange(count, len(drawn))
         settings = replace(config, text_column=json.dumps(["text", *extra]) if is_joined else "text")
-        loaded = load_data(settings, seed=draw, splits=("train",), cut_validation=False, frame=drawn)
+        settings = replace(settings, validation_share=0.0)
+        loaded = load_data(settings, seed=draw, splits=("train",), frame=drawn)
         every, space, parts = loaded.splits["train"], loaded.label_space, np.zeros(count, dtype=np.int64)
         labels = np.asarray(every.labels)
         for fold, part in enumerate(stratified_folds(labels[:count], FOLDS, draw, "columns")):

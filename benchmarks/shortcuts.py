@@ -135,11 +135,11 @@ def train_and_score(folder: Path) -> dict[str, Any]:
     columns = {"data.text_column": "text", "data.label_column": "label"}
     if job["set"] == "hans":
         columns["data.text_pair_column"] = "pair"
-    settings |= columns | {"training.output_dir": str(folder / "run")}
+    settings |= columns | {"data.validation_share": 0.0, "training.output_dir": str(folder / "run")}
     config = load_config(preset=settings.pop("preset"), overrides=settings)
     names = [name for name in ("text", "pair", "label") if name in columns.values()]
     frame = pd.DataFrame(drawn.train, columns=names)
-    data = load_data(config.data, seed=job["seed"], splits=("train",), cut_validation=False, frame=frame)
+    data = load_data(config.data, seed=job["seed"], splits=("train",), frame=frame)
     began = time.perf_counter()
     if job["contender"] == "confidence":
         data = with_less_confidence(data, config)

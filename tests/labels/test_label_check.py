@@ -93,8 +93,8 @@ def test_auto_notes_contradicted_labels_only_if_there_are_many(tmp_path):
 def test_the_list_names_the_file_and_line_of_each_row(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text('note,mood\n"a ""dull"", old\nfilm",good\nfine,bad\n', encoding="utf-8")
-    config = DataConfig(train_file=str(path), text_column="note", label_column="mood")
-    rows = load_data(config, seed=1, cut_validation=False).splits["train"]
+    config = DataConfig(train_file=str(path), text_column="note", label_column="mood", validation_share=0.0)
+    rows = load_data(config, seed=1).splits["train"]
     suspects = tuple(
         SuspectLabel(row, rows.ids[row], rows.where(row), rows.texts[row], None, *names, 0.1, 0.9, ("dull", "old"))
         for row, names in ((1, ("bad", "good")), (0, ("good", "bad")))

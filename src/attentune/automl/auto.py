@@ -706,7 +706,8 @@ def _load_rows(config: Config, data: TaskData | None) -> TaskData:
     """Return the rows: all labelled rows of train, and the validation and test rows, if any."""
     if data is None:
         wanted = ("train", "validation") if config.data.task is not None else None
-        data = load_data(config.data, seed=config.training.seed, splits=wanted, cut_validation=False)
+        settings = replace(config.data, validation_share=0.0)
+        data = load_data(settings, seed=config.training.seed, splits=wanted)
     train = data.splits.get("train")
     if train is None or train.labels is None or len(train) < 8:
         count = 0 if train is None or train.labels is None else len(train)

@@ -61,7 +61,8 @@ def run(arguments: Sequence[str]) -> int:
 
     if parsed.labels:
         config = _config_of_run(parsed, config)
-    data, read, lengths = rows_and_lengths(config, cut_validation=not parsed.labels)
+        config = replace(config, data=replace(config.data, validation_share=0.0))
+    data, read, lengths = rows_and_lengths(config)
     report = examine(
         read, token_lengths=lengths, max_length=config.data.longest_row, english_only=is_english_only(config.model)
     )
@@ -77,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def rows_and_lengths(config: Any, *, cut_validation: bool = True) -> tuple[Any, Any, dict[str, Any]]:
+def rows_and_lengths(config: Any) -> tuple[Any, Any, dict[str, Any]]:
     """Load the rows; return them, the same without ignored words, and the number of tokens of each row of these.
 
     The tokens are by split, before truncation and with special tokens.
@@ -87,7 +88,7 @@ def rows_and_lengths(config: Any, *, cut_validation: bool = True) -> tuple[Any, 
     from attentune.data.tokenization import encode_rows
     from attentune.models.build import load_tokenizer
 
-    data = load_data(config.data, seed=config.training.seed, cut_validation=cut_validation, allow_doubt=True)
+    data = load_data(config.data, seed=config.training.seed, allow_doubt=True)
     tokenizer, limit = load_tokenizer(config.model), config.data.longest_row
     bi_encoder = config.model.pair_encoding == "bi-encoder"
     read = data_without_words(data, config.data.ignore_words)

@@ -167,7 +167,6 @@ def load_data(
     seed: int,
     splits: Sequence[str] | None = None,
     label_space: LabelSpace | None = None,
-    cut_validation: bool = True,
     allow_doubt: bool = False,
     frame: Any = None,
 ) -> TaskData:
@@ -181,7 +180,6 @@ def load_data(
             `config` asks for it); None loads all.
         label_space: the labels of a trained model, to which labels are mapped by name; None takes them from the task
             or the training rows.
-        cut_validation: whether validation rows are split off train if there are none.
         allow_doubt: whether numbers that may be scores are read as classes, with `TaskData.doubt`, instead of refused.
         frame: a data frame (pandas, Polars) of training rows, read in place of the files that `config` names.
 
@@ -200,9 +198,7 @@ def load_data(
     else:
         in_memory = {} if frame is None else {"train": frame_table(frame)}
         tables, notes = (in_memory, ()) if in_memory else _read_tables(config, needed, label_space)
-        data = _load_custom(
-            tables, config, seed=seed, splits=needed, label_space=label_space, cut_validation=cut_validation
-        )
+        data = _load_custom(tables, config, seed=seed, splits=needed, label_space=label_space)
         if data.doubt is not None and not allow_doubt:
             raise LabelError(" ".join(data.doubt), path=next(iter(tables.values())).source)
         data = replace(data, notes=notes + data.notes)
@@ -301,7 +297,6 @@ def _load_custom(
     seed: int,
     splits: Sequence[str] | None,
     label_space: LabelSpace | None,
-    cut_validation: bool = True,
 ) -> TaskData:
     first = next(iter(tables))
     want_label = not first.startswith("test")
@@ -335,7 +330,7 @@ def _load_custom(
         rows[split], split_notes = read_rows(table, _required(columns, table, is_test), reader, is_test=is_test)
         notes += split_notes
     has_validation = config.validation_file is not None or any(split.startswith("validation") for split in rows)
-    cuts = cut_validation and config.validation_share > 0 and config.folds is None
+    cuts = config.validation_share > 0 and config.folds is None
     if cuts and "train" in rows and not has_validation:
         train, cut, note = _cut(rows.pop("train"), config.validation_share, seed, "validation", "for it")
         rows = {"train": train, "validation": cut, **rows}
