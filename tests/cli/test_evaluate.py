@@ -68,6 +68,22 @@ def test_of_many_classes_the_worst_and_the_most_confused_pairs_are_listed(attent
     assert lines[start + 2] == ["twin", "c00", "3"]
 
 
+@pytest.mark.integration
+def test_of_some_classes_that_are_told_apart_no_pair_is_listed(attentune, tmp_path):
+    names = [f"c{number:02d}" for number in range(14)]
+    lines = [f"word{name} {part},{name}\n" for name in names for part in "abcdefgh"]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.csv").write_text("text,label\n" + "".join(lines))
+    files = ("--train_file", tmp_path / "train.csv", "--validation_file", tmp_path / "dev.csv")
+    attentune.done("train", *files, "--preset", "tfidf-linear", "--output_dir", tmp_path / "run")
+    out, _ = attentune.done("evaluate", tmp_path / "run")
+    assert "112 rows by class, the worst first\n" in out
+    assert "confused" not in out
+    assert "calibration error" in out
+    attentune.done("report", tmp_path / "run", "--output_file", tmp_path / "report.md")
+    assert "most frequent confusions" not in (tmp_path / "report.md").read_text()
+
+
 def test_json_has_the_scores_and_on_request_the_rest(runs, attentune):
     status, plain, _ = attentune("evaluate", runs[0], "--format", "json")
     assert (status, list(json.loads(plain))) == (0, ["validation"])

@@ -141,7 +141,8 @@ def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:
                 for c in classes
             ]
             header = ("class", "precision", "recall", "f1", "rows", "predicted")
-            which = f", the {len(classes)} worst of {len(one.classes)}" if many else ""
+            worst = f"{len(classes)} worst of {len(one.classes)}" if len(classes) < len(one.classes) else "worst first"
+            which = f", the {worst}" if many else ""
             yield f"\n{split}: {one.rows:,} rows by class{which}\n\n{table(header, by_class, right=range(1, 6))}"
         names = [c.name for c in one.classes]
         if one.confusion is not None and many:
@@ -153,7 +154,8 @@ def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:
             ]
             pairs = sorted(pairs, key=lambda pair: -pair[0])[:_MOST_LISTED]
             rows = [(true, predicted, f"{count:,}") for count, true, predicted in pairs]
-            yield f"\nThe most confused pairs\n\n{table(('true class', 'predicted as', 'rows'), rows, right=(2,))}"
+            if rows:
+                yield f"\nThe most confused pairs\n\n{table(('true class', 'predicted as', 'rows'), rows, right=(2,))}"
         elif one.confusion is not None:
             rows = [(name, *map(str, counts)) for name, counts in zip(names, one.confusion, strict=True)]
             yield f"\n{table(('true class, predicted as', *names), rows, right=range(1, len(names) + 1))}"

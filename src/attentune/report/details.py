@@ -50,7 +50,7 @@ def classes_section(verdicts: Verdicts) -> Section | None:
         if method in counts:
             parts.append(_classes_table(task, f"{title}: classes of {method}, the worst first", counts[method], names))
             if len(names) > MOST_CLASSES:
-                parts.append(_pairs_table(task, f"{title}: classes that {method} confuses", counts[method], names))
+                parts += _pairs_table(task, f"{title}: classes that {method} confuses", counts[method], names)
     return Section("Classes", tuple(parts)) if parts else None
 
 
@@ -94,7 +94,7 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}" if whole else NOTHING
 
 
-def _pairs_table(task: str, title: str, counts_CC: np.ndarray, names: Sequence[str]) -> Table:
+def _pairs_table(task: str, title: str, counts_CC: np.ndarray, names: Sequence[str]) -> list[Table]:
     wrong_CC = counts_CC * (1 - np.eye(len(names), dtype=np.int64))
     order = np.argsort(-wrong_CC, axis=None, kind="stable")[:_CONFUSED_PAIRS]
     rows = []
@@ -104,7 +104,7 @@ def _pairs_table(task: str, title: str, counts_CC: np.ndarray, names: Sequence[s
             rows.append((names[label], names[predicted], f"{count:,}", share))
     header = ("label", "predicted", "rows", "% of the label's rows")
     notes = (f"The {len(rows)} most frequent confusions, over all seeds.",)
-    return Table(slug("confused", task), title, header, tuple(rows), left=2, notes=notes)
+    return [Table(slug("confused", task), title, header, tuple(rows), left=2, notes=notes)] if rows else []
 
 
 # ---------------------------------------------------------------- cues
