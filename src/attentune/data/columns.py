@@ -111,10 +111,7 @@ def require(names: Sequence[str], column: str, source: str, setting: str, likely
     if found is not None or column in names:
         return column if found is None else columns_setting(found)
     wanted, others = {"--label_column": (LABELS, TEXTS), "--text_column": (TEXTS, LABELS)}.get(setting, ((), ()))
-    parts: Sequence[str] = columns_of(column) if wanted else (column,)
-    if len(parts) == 1 and wanted:
-        parts = [part.strip() for part in column.split(",")]
-    lacking = [part for part in parts if part not in names] or [column]
+    lacking = lacking_columns(column, names) if wanted else [column]
     near = next(filter(None, (did_you_mean(part, [n for n in names if n not in others]) for part in lacking)), "")
     if not near:
         usual = _first(wanted, names)
@@ -125,6 +122,14 @@ def require(names: Sequence[str], column: str, source: str, setting: str, likely
         f" Columns here: {_listed(names)}. Name the right one with {setting}.{separator_hint(names)}",
         path=source,
     )
+
+
+def lacking_columns(setting: str, names: Sequence[str]) -> list[str]:
+    """Return the columns that a setting names and a file lacks; the setting itself if all are there, but apart."""
+    parts: Sequence[str] = columns_of(setting)
+    if len(parts) == 1:
+        parts = [part.strip() for part in setting.split(",")]
+    return [part for part in parts if part not in names] or [setting]
 
 
 def choose_columns(table: Table, config: DataConfig, *, want_label: bool = True) -> tuple[Columns, tuple[str, ...]]:

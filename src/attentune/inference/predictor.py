@@ -18,7 +18,7 @@ import numpy as np
 
 from attentune.config import Config, DataConfig, TrainingConfig, load_config
 from attentune.config.parse import did_you_mean, parse_section
-from attentune.data.columns import read_extra_columns, with_columns
+from attentune.data.columns import lacking_columns, read_extra_columns, with_columns
 from attentune.data.dataset import LabelSpace, TaskData, TextRows, checked_texts
 from attentune.data.ignored_words import data_without_words, without_words
 from attentune.data.load import FRAME, frame_table, load_data
@@ -474,8 +474,9 @@ def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] |
         run = saved = run if isinstance(run, Predictor) else Predictor.load(run)
         names = tuple(map(str, texts.columns))
         config = saved.with_columns(DataConfig())
-        first = find_columns(config.text_column or "", names) or columns_of(config.text_column or "")
-        for name in (*filter(None, first), config.text_pair_column if saved.is_pair else None):
+        text = config.text_column
+        lacking = [] if text is None or find_columns(text, names) else lacking_columns(text, names)
+        for name in (*lacking, config.text_pair_column if saved.is_pair else None):
             if name not in (None, *names):
                 raise DataError(
                     f"the data frame has no column {name!r}, which {saved.folder} was trained on."
