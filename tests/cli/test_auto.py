@@ -168,7 +168,7 @@ def test_each_fold_is_trained_once_even_if_resumed(delivered, attentune, tiny):
 @pytest.mark.integration
 def test_ctrl_c_delivers_the_best_so_far_and_resume_trains_the_rest(tiny, tmp_path):
     flags = ("--portfolio", "majority,tfidf-linear,bert-mean", "--folds", "3", "--jobs", "1")
-    line = words(tmp_path, tiny("bert"), *flags, *LONG, "--set", "training.num_train_epochs=60")
+    line = words(tmp_path, tiny("bert"), *flags, *LONG, "--set", "training.num_train_epochs=20")
     line = [word for place, word in enumerate(line) if "--num_train_epochs" not in line[max(0, place - 1) : place + 1]]
     process = start(line)
     wait_for(lambda: any(name == "bert-mean, fold 2" for _, name in tasks(tmp_path)), "second fold", process)
