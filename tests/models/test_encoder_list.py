@@ -51,7 +51,7 @@ def test_each_has_its_facts() -> None:
     assert KNOWN.keys() == CONFIGURATIONS.keys()
     for facts in KNOWN.values():
         assert None not in (facts.languages, facts.license, facts.family, facts.tried), facts.name
-        assert facts.tried in ("trained", "frozen", "family")
+        assert facts.tried in ("trained", "family")
         assert (facts.frozen is None) == (facts.seconds is None) == (facts.tried == "family"), facts.name
         assert facts.family in FAMILIES
     measured = [facts.frozen for facts in KNOWN.values() if facts.frozen is not None]

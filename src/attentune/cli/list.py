@@ -28,8 +28,8 @@ examples:
   attentune list encoders                              (and which are on this machine)
   attentune list settings labels                       (of a section, for --set; all without a name)
 
-encoders: size is millions of parameters, without a head; tokens the longest text; tried: trained or frozen (with its
-weights, see results/), or family (an encoder of its architecture with random weights, in the tests); measured: the
+encoders: size is millions of parameters, without a head; tokens the longest text; tried: trained (with its weights,
+see results/), or family (an encoder of its architecture with random weights, in the tests); measured: the
 accuracy of a linear model of its frozen vectors (Banking77, 10 rows a class), best first, and the seconds for 1,000
 tokens on one core with AVX512-BF16; at hand: package, cache (of the Hugging Face hub), folder or no. Languages,
 tokens and license are the authors' figures. Any encoder of these families can be used: --model_name_or_path takes a

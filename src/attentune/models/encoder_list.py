@@ -33,7 +33,7 @@ class EncoderFacts:
     width: int | None = None  # the size of the hidden states
     longest: int | None = None  # the most tokens of a text
     license: str | None = None  # the license's SPDX name
-    tried: str | None = None  # "trained" or "frozen" (with its weights, in results/), "family" (in the tests)
+    tried: str | None = None  # "trained" (with its weights, in results/), "family" (in the tests)
     frozen: float | None = None  # the measured accuracy of a linear model of its frozen vectors; see encoders.yaml
     seconds: float | None = None  # the measured seconds of 1,000 tokens
     first: str | None = None  # the rows for which it is to be tried first by those who can download it
