@@ -174,6 +174,17 @@ def test_predictions_with_explanations(run, tmp_path, attentune, small_blocks):
     assert json.loads(table["explanation"][0].as_py())["tokens"][0].keys() == {"text", "start", "end", "score"}
 
 
+def test_a_kept_column_that_would_hide_the_labels_is_refused(tmp_path, attentune):
+    rows = "".join(f"a {'fine' if n % 2 else 'dull'} film,{'pos' if n % 2 else 'neg'},mine\n" for n in range(20))
+    (tmp_path / "rows.csv").write_text(f"text,stars,label\n{rows}")
+    words = ("--label_column", "stars", "--preset", "tfidf-linear", "--output_dir", tmp_path / "run")
+    attentune.done("train", tmp_path / "rows.csv", *words)
+    words = ("predict", tmp_path / "run", "--input_file", tmp_path / "rows.csv", "--output_dir", tmp_path / "p")
+    status, _, err = attentune(*words, "--label_column", "stars", "--keep_columns", "all")
+    assert (status, "'label', as the output has, for the labels in 'stars'" in err) == (2, True), err
+    attentune.done(*words, "--label_column", "stars", "--keep_columns", "text")
+
+
 def test_several_label_columns(tmp_path, attentune):
     for name, count in (("train.csv", 60), ("new.csv", 9)):
         rows = "".join(f"{'slow' if n % 2 else 'quick'} {n} {'nasty' if n % 3 else ''},{n % 2},{int(n % 3 > 0)}\n"

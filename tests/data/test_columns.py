@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 from attentune.config import DataConfig
-from attentune.data.columns import Columns, choose_columns, header_note, row_ids
+from attentune.data.columns import Columns, choose_columns, header_note, read_extra_columns, row_ids
 from attentune.data.dataset import LabelSpace
 from attentune.data.files import read_table
-from attentune.data.load import load_data
+from attentune.data.load import frame_table, load_data
 from attentune.data.tables import Table
 from attentune.data.unlabelled import read_unlabelled, unlabelled_chunks
 from attentune.errors import DataError
@@ -271,3 +272,12 @@ def test_a_page_is_called_a_page(tmp_path, page):
             read_table(tmp_path / name)
     (tmp_path / "rows.csv").write_text('text,label\n<html> is a tag,good\n"<table>",bad\n')
     assert len(read_table(tmp_path / "rows.csv")) == 2
+
+
+def test_booleans_are_the_same_in_a_table_and_in_a_file_that_pandas_wrote(tmp_path):
+    frame = pandas.DataFrame({"text": ["a", "b", "c"], "vip": [True, False, True]})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    of_file, of_frame = read_table(str(tmp_path / "rows.csv")), frame_table(frame)
+    assert (of_file.columns["vip"][0], of_frame.columns["vip"][0]) == ("True", "true")
+    read = [read_extra_columns(table, ("vip:category",))[0]["vip"] for table in (of_file, of_frame)]
+    assert read[0] == read[1] == ("true", "false", "true")

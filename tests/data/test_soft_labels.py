@@ -104,6 +104,7 @@ def test_which_reading_is_taken(
         ([("70.5", "29.5"), ("100", "0")] * 6, {"task_type": "classification"}, "If they are percentages, divide them"),
         ([("100", "0"), ("0", "100")] * 6, {}, "If they are percentages, divide them"),
         ([("0.5", "0.5")] * 6, {"task_type": "regression"}, "got regression and 2 label columns"),
+        ([("0.9", "0.1"), ("NA", "NA"), ("0.2", "0.8")] * 6, {}, r"rows.csv:3: .*probabilities, and here NA. Leave"),
         ([("a", "b"), ("", "")] * 6, {}, r"rows.csv:3: .*no label here"),
         ([("0", "1"), ("1", "1"), ("0", "0")] * 6 + [("2", "0")], {}, "use --task_type classification"),
     ],

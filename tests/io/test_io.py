@@ -62,6 +62,18 @@ def test_a_lock_file_that_is_a_link_is_refused(tmp_path):
 # Files by path and by URL: found, read, and written whole or not at all
 
 
+def test_a_pipe_is_written_into_and_stays_one(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with files.atomic_write(pipe) as add:
+        add(b"a,b\n")
+        add(b"1,2\n")
+    assert pipe.is_fifo()
+    assert os.read(reader, 100) == b"a,b\n1,2\n"
+    os.close(reader)
+
+
 @pytest.mark.parametrize("form", ["{0}/out", "file://{0}/out", "memory://{1}/out"])
 def test_a_file_appears_when_the_block_ends(form, tmp_path):
     path = f"{form.format(tmp_path, tmp_path.name)}/rows.json"

@@ -138,7 +138,7 @@ def test_the_paired_bootstrap_is_a_loop_over_resamples() -> None:
         means.append(sum(differences[place] for place in places) / 6)
     assert found.difference == pytest.approx(differences.mean(), rel=1e-12)
     further = sum(abs(mean - differences.mean()) >= abs(differences.mean()) - 1e-12 for mean in means)
-    assert found.p == (1 + further) / 301
+    assert found.p == max((1 + further) / 301, 2 / 2**5), "five differences other than zero have 2^5 signs"
     assert [found.low, found.high] == pytest.approx(np.quantile(means, (0.025, 0.975)).tolist(), rel=1e-12)
 
 
@@ -147,6 +147,10 @@ def test_equal_models_are_not_told_apart_and_very_different_ones_get_the_smalles
     assert (same.difference, same.low, same.high, same.p) == (0.0, 0.0, 0.0, 1.0)
     apart = np.array([1.0] * 40 + [0.0] * 10)
     assert paired_bootstrap_test(apart, generator=numpy_generator("d"), resamples=200).p == 1 / 201
+    for rows in (3, 5):  # without spread no resample is far away; coins say how often as many signs agree
+        few = np.concatenate([np.ones(rows), np.zeros(100 * (rows == 5))])
+        p = paired_bootstrap_test(few, generator=numpy_generator("f"), resamples=200).p
+        assert p == mcnemar_test(few == 1, few == 2).p == 2 / 2**rows
     with pytest.raises(ValueError, match=r"differences have shape \(1,\); expected \(N,\) with at least 2 examples"):
         paired_bootstrap_test(np.ones(1), generator=numpy_generator("e"))
 

@@ -413,9 +413,14 @@ def read_extra_columns(table: Table, extra: Sequence[str]) -> tuple[dict[str, An
 
 
 def _plain_cells(table: Table, name: str) -> tuple[str, ...]:
-    """Return the cells of a column as texts; a whole number is written as one, whatever the file's format."""
+    """Return the cells of a column as texts; whole numbers and booleans are written alike in all formats."""
     cells = (str(cell).strip() for cell in ("" if cell is None else cell for cell in table.values(name)))
-    return tuple(cell.removesuffix(".0") if parse_number(cell) is not None else cell for cell in cells)
+    return tuple(cell.removesuffix(".0") if parse_number(cell) is not None else _plain_boolean(cell) for cell in cells)
+
+
+def _plain_boolean(text: str) -> str:
+    """Return `true` for the `True` that pandas writes, and the `TRUE` of spreadsheets; other texts as they are."""
+    return text.lower() if text.lower() in ("true", "false") else text
 
 
 def _is_date(text: str) -> bool:

@@ -225,6 +225,15 @@ def label_reading(table: Table, columns: Sequence[str], task_type: str | None, k
     bits = sum(cell.lower() in _BITS or cell in _UNKNOWN_SCORES for cell in present)
     if task_type == "multi_label" or (task_type is None and bits > _MOST_CELLS * len(present)):
         return "bits"
+    words = {cell for cell in present if parse_number(cell) is None}
+    if words and {word.lower() for word in words} <= NO_LABEL and any((n or 0) % 1 for row in numbers for n in row):
+        first = next(row for row, cells in enumerate(rows) if words & set(cells))
+        raise table.error(
+            first,
+            f"{named} hold probabilities, and here {', '.join(sorted(words & set(rows[first])))}. Leave all cells of a"
+            " row without labels empty.",
+            LabelError,
+        )
     if set(present) <= set(known) or not are_numbers:
         return "votes"
     wrong = [row for row, (total, least) in enumerate(sums) if least < 0 or abs(total - 1) > _SUM_TOLERANCE]

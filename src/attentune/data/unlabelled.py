@@ -305,6 +305,12 @@ def part_chunks(
     kept = {label: columns.labels[0]} if len(columns.labels) == 1 else {}
     if tuple(keep_columns) == (ALL,):
         keep_columns = [name for name in first.names if name not in (columns.id, *columns.labels)]
+    if label in keep_columns and kept.get(label, label) != label:
+        raise DataError(
+            f"--keep_columns: the input has {label!r}, as the output has, for the labels in {kept[label]!r}. List the"
+            " columns to keep without it, or rename it in the input.",
+            path=table.source,
+        )
     kept |= {require(first.names, name, table.source, "--keep_columns"): name for name in keep_columns}
     for source in sources:
         if source.kind not in (".jsonl", ".ndjson"):  # their rows may differ

@@ -125,13 +125,17 @@ def csv_text(lines: Iterable[Iterable[str]], delimiter: str = ",") -> str:
 
 
 @contextlib.contextmanager
-def atomic_write(path: str | Path) -> Iterator[Callable[[bytes], None]]:
+def atomic_write(path: str | Path) -> Iterator[Callable[[bytes], object]]:
     """Write a file atomically, chunk by chunk.
 
     The content goes to a temporary file, which replaces `path` when the block ends. If the block raises, the temporary
-    file is removed and an existing file is left unchanged.
+    file is removed and an existing file is left unchanged. Devices and pipes, such as /dev/null, are written into.
     """
     target = Path(path)
+    if target.exists() and not target.is_file() and not target.is_dir():
+        with storage_errors(target), target.open("wb") as device:
+            yield device.write
+        return
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     with storage_errors(target):
         file = temporary.open("wb")

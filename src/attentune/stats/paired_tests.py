@@ -84,7 +84,8 @@ def paired_bootstrap_test(
 
     Null hypothesis: over all examples that could have been sampled, the two trained models have the same mean score.
     Examples are resampled with replacement, keeping the answers of both models together. p is the share of resamples
-    whose mean is at least as far from the observed mean as the observed mean is from zero.
+    whose mean is at least as far from the observed mean as the observed mean is from zero, and at least 2 / 2^N with N
+    examples that differ, below which no exact test of as many signs goes.
 
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, section 16.4; in NLP: Berg-Kirkpatrick,
     Burkett and Klein, EMNLP 2012.
@@ -97,7 +98,9 @@ def paired_bootstrap_test(
     low, high = result.confidence_interval
     rounding = 1e-12 * np.abs(differences_N).max()
     at_least_as_far = int((np.abs(result.bootstrap_distribution - mean) >= abs(mean) - rounding).sum())
-    return BootstrapTestResult(mean, float(low), float(high), (1 + at_least_as_far) / (1 + resamples))
+    least = min(1.0, 2.0 ** (1 - np.count_nonzero(differences_N)))
+    p = max((1 + at_least_as_far) / (1 + resamples), least)
+    return BootstrapTestResult(mean, float(low), float(high), p)
 
 
 def jackknife_values(
