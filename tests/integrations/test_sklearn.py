@@ -305,8 +305,9 @@ def test_auto_keeps_its_run_when_another_fit_fails(quick):
     model = AttentuneAuto(**quick | {"portfolio": ["majority"]}).fit(texts, labels)
     expected = model.predict_proba(texts[:2])
     with pytest.raises(ConfigError):
-        model.set_params(time_limit="soon").fit(texts, labels)
+        model.set_params(time_limit="soon").fit(texts, labels + 5)
     assert model.run_.folder.is_dir()
+    assert model.classes_.tolist() == [0, 1]
     assert pickle.loads(pickle.dumps(model)).predict_proba(texts[:2]) == pytest.approx(expected)
 
 
@@ -331,6 +332,16 @@ def test_an_ensemble_survives_pickling(tiny, tmp_path):
     restored = pickle.loads(content)
     assert isinstance(restored.run_, EnsemblePredictor)
     assert restored.predict_proba(["a fine film"]) == pytest.approx(expected)
+
+
+def test_auto_scores_errors_negated(quick):
+    texts, labels = numbered(40)
+    quick |= {"portfolio": ["majority"], "metric": "mean_absolute_error", "task_type": "regression"}
+    frame = pandas.DataFrame({0: texts})  # a column without a name
+    model = AttentuneAuto(**quick).fit(frame, labels)
+    assert model.score(frame, labels) == pytest.approx(-np.abs(model.predict(frame) - labels).mean())
+    with pytest.raises(ValueError, match="there is no column 0, which was fitted on"):
+        model.predict(frame.rename(columns={0: 1}))
 
 
 def test_auto_is_cloned_and_tagged():

@@ -59,9 +59,9 @@ def test_a_data_frame_trains_as_its_file_does_and_is_predicted_with_its_index(tm
 
 
 def test_labels_may_be_scores_and_calibration_rows_are_cut_once(tmp_path, tiny, reviews):
-    stars = reviews.assign(stars=np.arange(len(reviews)) / 7)
+    stars = reviews.assign(stars=np.arange(len(reviews)) / 7).rename(columns={"text": 0})
     values = overrides(tmp_path, tiny("bert"), data__task_type="regression", training__num_train_epochs=1)
-    folder = attentune.train(stars, text="text", label="stars", overrides=values, display=QUIET).folder
+    folder = attentune.train(stars, text="0", label="stars", overrides=values, display=QUIET).folder
     assert attentune.predict(folder, stars[:2]).columns.tolist() == ["prediction"]
     values = overrides(tmp_path, tiny("bert"), training__overwrite_output_dir=True, data__calibration_share=0.25)
     values["training.calibrate"] = "temperature"

@@ -473,6 +473,7 @@ def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] |
     if hasattr(texts, "columns"):
         run = saved = run if isinstance(run, Predictor) else Predictor.load(run)
         names = tuple(map(str, texts.columns))
+        texts = texts.set_axis(names, axis=1) if hasattr(texts, "set_axis") else texts  # pandas, whose names may be 0
         config = saved.with_columns(DataConfig())
         text = config.text_column
         lacking = [] if text is None or find_columns(text, names) else lacking_columns(text, names)

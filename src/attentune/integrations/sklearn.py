@@ -96,14 +96,15 @@ class _TextEstimator(BaseEstimator):
 
     def _texts(self, X: Any, *, reset: bool) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
         """Return the first texts, and the second texts of pairs or None; with `reset`, note which of both they are."""
-        names = list(map(str, X.columns)) if hasattr(X, "columns") else None
+        names = list(X.columns) if hasattr(X, "columns") else None
         if reset:
             self._columns = names
         elif names is not None and self._columns is not None:
             missing = [name for name in self._columns if name not in names]
             if missing:
+                hint = did_you_mean(str(missing[0]), list(map(str, names)))
                 raise ValueError(
-                    f"X: there is no column {missing[0]!r}, which was fitted on.{did_you_mean(missing[0], names)}"
+                    f"X: there is no column {missing[0]!r}, which was fitted on.{hint}"
                     f" Columns here: {', '.join(map(repr, names))}."
                 )
             X = X[self._columns]
@@ -312,7 +313,7 @@ class AttentuneAuto(_TextEstimator):
         from attentune.automl.work import AutoProgress
 
         check_consistent_length(X, y)
-        space, labels_N = self._labelled(y)
+        space, labels_N, classes = self._labelled(y)
         rows = self._rows(X, labels_N, sample_weight, reset=True)
         temporary = tempfile.TemporaryDirectory(prefix="attentune-")
         folder = Path(temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
@@ -339,19 +340,21 @@ class AttentuneAuto(_TextEstimator):
         self.run_ = Predictor.load(folder)
         # Only now, since it removes the folder of the previous run. A pickle of the run needs it.
         self._temporary = temporary
+        if classes is not None:
+            self.classes_ = classes
         return self
 
-    def _labelled(self, y: Any) -> tuple[LabelSpace, np.ndarray]:
-        """Return the label space of y, and class ids or scores."""
+    def _labelled(self, y: Any) -> tuple[LabelSpace, np.ndarray, np.ndarray | None]:
+        """Return the label space of y, class ids or scores, and the classes."""
         if self.task_type not in (None, "classification", "regression"):
             raise ValueError(f"task_type: got {self.task_type!r}, expected classification or regression.")
         check_one_column(y)
         values_N = np.asarray(y)
         has_fractions = values_N.dtype.kind == "f" and bool(np.any(values_N != np.floor(values_N)))
         if self.task_type == "regression" or (self.task_type is None and has_fractions):
-            return LabelSpace("regression"), scores_of(values_N)
-        self.classes_, labels_N = np.unique(labels_of(y), return_inverse=True)
-        return _space_of(self.classes_), labels_N.astype(np.int64)
+            return LabelSpace("regression"), scores_of(values_N), None
+        classes, labels_N = np.unique(labels_of(y), return_inverse=True)
+        return _space_of(classes), labels_N.astype(np.int64), classes
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the (N, C) probabilities, in the order of `classes_`.
@@ -365,7 +368,7 @@ class AttentuneAuto(_TextEstimator):
         return probabilities_of(logits_NC, self.run_.label_space)
 
     def score(self, X: Any, y: Any) -> float:
-        """Return the metric that decided, on these rows."""
+        """Return the metric that decided, on these rows; negated if less is better, as scikit-learn's scorers do."""
         from attentune.metrics.metrics import METRICS
 
         if self.run_.label_space.task_type == "regression":
@@ -377,7 +380,8 @@ class AttentuneAuto(_TextEstimator):
                 raise ValueError(f"y: got the class {unknown[0]!r}, which was not fitted on.")
             labels_N = np.searchsorted(self.classes_, names_N)
         predictions_N = predictions_of(self._logits(X), self.run_.label_space)
-        return METRICS[self.result_.metric].score(labels_N, predictions_N)  # type: ignore[attr-defined]
+        metric = METRICS[self.result_.metric]  # type: ignore[attr-defined]
+        return (1.0 if metric.greater_is_better else -1.0) * metric.score(labels_N, predictions_N)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
