@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import attentune.cli
-from attentune.cli import train
+from attentune.cli import explain, train
 from attentune.cli.flags import ALIASES, Parser, config_from
 from attentune.cli.main import COMMANDS, GROUPS
 from attentune.cli.output import stopped
@@ -145,6 +145,11 @@ def test_booleans_with_and_without_a_value():
             assert getattr(parsed(*words).training, name), words
         for words in ((f"--{name}", "false"), (f"--{name}=0",)):
             assert not getattr(parsed(*words).training, name), words
+
+
+def test_a_text_may_begin_as_a_flag_does():
+    text = "-- a well-known good film"
+    assert explain.parser().parse(["run", "--text", text])[0].text == [text]
 
 
 def test_what_goes_before_what(tmp_path):

@@ -351,9 +351,9 @@ def _elsewhere(name: str) -> str | None:
 
 
 def _normalised(argument: str) -> str:
-    if not argument.startswith("--") or argument == "--":
-        return argument
     name, equals, value = argument[2:].partition("=")
+    if not argument.startswith("--") or re.search(r"\s", name):  # a text
+        return argument
     return f"--{name.replace('-', '_')}{equals}{value}"
 
 
