@@ -88,7 +88,7 @@ def progress_lines() -> Callable[[str, int, int], None]:
 
 
 @contextlib.contextmanager
-def destination(path: str | None) -> Iterator[Callable[[str], None]]:
+def destination(path: str | None) -> Iterator[Callable[[str], object]]:
     """Yield a function that writes a text in pieces to a file, atomically, or to standard output."""
     from attentune.io.files import atomic_write
 
