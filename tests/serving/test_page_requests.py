@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -135,6 +137,31 @@ def test_the_example_is_the_first_row_of_six_to_thirty_words(run: Predictor, tin
     assert RunBackend(tiny_run(tiny(), "pair"), name="x").example()["pair"]
 
 
+def test_the_validation_rows_are_read_once_and_predictions_do_not_wait_for_them(
+    run: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, gate, read = [], threading.Event(), backend_module._validation_rows
+
+    def slow(saved: Predictor) -> Any:
+        reads.append(1)
+        assert gate.wait(60)
+        return read(saved)
+
+    monkeypatch.setattr(backend_module, "_validation_rows", slow)
+    with client_of(with_file(run, tmp_path, ["bad", "good"])) as client:
+        page = threading.Thread(target=client.get, args=("/example",))
+        page.start()
+        while not reads:
+            time.sleep(0.01)
+        status = client.post("/predict", json={"texts": ["a"]}).status_code
+        gate.set()
+        page.join()
+        assert status == 200
+        assert client.get("/example").json()["text"] == ROWS[1]
+        assert client.get("/errors").json()["source"] == "2 validation rows"
+    assert reads == [1]
+
+
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_the_wrong_rows_are_those_of_evaluate(tiny: Tiny, tmp_path: Path, kind: str, kept: bool) -> None:
@@ -155,13 +182,22 @@ def test_the_wrong_rows_are_those_of_evaluate(tiny: Tiny, tmp_path: Path, kind: 
     assert sizes == pytest.approx([error.size for error in expected.errors], abs=1e-3)
 
 
-def test_predictions_of_other_rows_are_not_used(run: Predictor, tmp_path: Path) -> None:
+def test_predictions_of_other_rows_are_not_used(
+    run: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved = with_file(run, tmp_path, ["bad", "good", "bad"])
     header = "id,label,prediction,p_bad,p_good\n"
     (tmp_path / "predictions_validation.csv").write_text(header + "x,bad,good,0.1,0.9\n")
     said = [one["prediction"] for one in predict(run, list(ROWS[:3]))]
-    found = RunBackend(saved, name="x").errors(50)
+    sizes, score = [], RunBackend.score
+    monkeypatch.setattr(backend_module, "_CHUNK", 2)
+    monkeypatch.setattr(
+        RunBackend, "score", lambda *given, words: sizes.append(len(given[1])) or score(*given, words=words)
+    )
+    with client_of(saved) as client:
+        found = client.get("/errors").json()
     assert found["total"] == int(np.sum(np.array(said) != ["bad", "good", "bad"]))
+    assert sizes == [2, 1]  # other requests come between the parts
     with client_of(saved, limits=replace(LIMITS, rows=2)) as client:
         answer = client.get("/errors")
     assert answer.json() == {"detail": "There are 3 validation rows; this server predicts at most 2 (--max_rows)."}

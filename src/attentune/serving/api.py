@@ -269,18 +269,15 @@ def _add_page(app: FastAPI, backend: RunBackend, limits: ServerLimits, *, needs_
     async def page() -> Response:
         return HTMLResponse(html)
 
-    async def answer(request: Request, function: Callable[..., Any], *given: Any) -> Response:
-        engine: Engine = request.app.state.engine
-        found = await _in_time(request, engine.call(function, *given), limits)
-        return _json(found)
-
     @app.get("/example", include_in_schema=False)
     async def example(request: Request) -> Response:
-        return await answer(request, backend.example)
+        engine: Engine = request.app.state.engine
+        return _json(await _in_time(request, engine.example(), limits))
 
     @app.get("/errors", include_in_schema=False)
     async def errors(request: Request) -> Response:
-        return await answer(request, backend.errors, limits.rows)
+        engine: Engine = request.app.state.engine
+        return _json(await _in_time(request, engine.errors(), limits))
 
 
 def _rows(body: Texts, known: Sequence[str]) -> list[Row]:

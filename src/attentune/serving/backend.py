@@ -202,15 +202,20 @@ class RunBackend:
             wrong = self._wrong(f"{len(rows):,} rows of the file", rows, predictions_of(logits_NC, space), shares_NC)
         return {"rows": len(rows), "columns": [*texts, *header], "first": first, "csv": text, "wrong": wrong}
 
+    @functools.cached_property
+    def _validation(self) -> tuple[str, TextRows]:
+        """The validation rows; read them in `Engine`'s data thread, as reading takes as long as the file is large."""
+        return _validation_rows(self._saved)
+
     def example(self) -> dict[str, Any]:
-        """Return the text that the page begins with, and where it is from.
+        """Return the text that the page begins with, and where it is from; the rows are read once.
 
         It is the first of the run's first 1,000 validation rows that has 6 to 30 words, both texts of a pair together:
         long enough to have something to explain, short enough to be explained in a moment. If there is none, or the
         rows cannot be read, it is a sentence of ours.
         """
         with contextlib.suppress(AttentuneError, OSError, ValueError):
-            _, rows = _validation_rows(self._saved)
+            _, rows = self._validation
             for row in range(min(len(rows), _EXAMPLE_ROWS)):
                 text, pair = rows.texts[row], rows.pairs[row] if rows.pairs is not None else ""
                 if _EXAMPLE_WORDS[0] <= len(f"{text} {pair}".split()) <= _EXAMPLE_WORDS[1]:
@@ -222,23 +227,29 @@ class RunBackend:
         text, pair = _NEUTRAL
         return {"text": text, "pair": pair if self.is_pair else "", "about": "An example. Type your own."}
 
-    def errors(self, most_rows: int) -> dict[str, Any]:
-        """Return the validation rows that the run gets most wrong.
+    def saved_errors(self, most_rows: int) -> tuple[TextRows, dict[str, Any] | None]:
+        """Return the validation rows and those that the run gets most wrong by the predictions in its folder.
 
-        The predictions are those in the run folder, if they are of the same rows; otherwise the rows are predicted.
+        If these are of other rows, the second is None, and `errors_of` needs the scores of the rows.
         """
-        split, rows = _validation_rows(self._saved)
+        split, rows = self._validation
         space, source = self._saved.label_space, f"{len(rows):,} {split.replace('_', ' ')} rows"
         file = self._saved.folder / f"predictions_{split}.csv"
         if file.is_file():
             kept = read_predictions(file)
             if kept.ids == rows.ids and kept.names == space.names:
-                return self._wrong(source, rows, kept.predictions_N, kept.probabilities_NC)
+                return rows, self._wrong(source, rows, kept.predictions_N, kept.probabilities_NC)
         if rows.labels is None:
             raise DataError(f"{rows.source}: has no labels to compare the predictions with.")
         if len(rows) > most_rows:
             raise DataError(f"There are {source}; this server predicts at most {most_rows:,} (--max_rows).")
-        logits_NC, _ = self.score(rows, words=False)
+        return rows, None
+
+    def errors_of(self, scored: Sequence[tuple[np.ndarray, dict[str, Any]]]) -> dict[str, Any]:
+        """Return the validation rows that the run gets most wrong by these scores."""
+        split, rows = self._validation
+        space, logits_NC = self._saved.label_space, np.concatenate([logits for logits, _ in scored])
+        source = f"{len(rows):,} {split.replace('_', ' ')} rows"
         return self._wrong(source, rows, predictions_of(logits_NC, space), probabilities_of(logits_NC, space))
 
     def _wrong(self, source: str, rows: TextRows, predictions: np.ndarray, shares_NC: np.ndarray) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
+from attentune.data.dataset import TextRows
 from attentune.serving.backend import ExplainOptions, FileOptions, Row, RunBackend, chunks_of
 from attentune.serving.limits import RequestError, ServerLimits
 
@@ -157,6 +160,7 @@ class Engine:
     ) -> None:
         self.backend, self._limits = backend, limits
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
+        self._data_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="data")
         self.batcher: Batcher[Row, dict[str, Any]] = Batcher(
             lambda rows: self.in_thread(backend.predict, rows),
             max_batch=limits.batch,
@@ -174,7 +178,8 @@ class Engine:
         self._batches.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._batches
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        for thread in (self._thread, self._data_thread):
+            thread.shutdown(wait=True, cancel_futures=True)
 
     async def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """Predict rows, together with those of other requests."""
@@ -198,7 +203,7 @@ class Engine:
                 stop.set()
 
     async def call(self, function: Callable[..., T], *given: Any) -> T:
-        """Call a method of the backend that is not batched: masked words, the example, errors."""
+        """Call a method of the backend that is not batched: masked words."""
         with self._long_request():
             return await self.in_thread(function, *given)
 
@@ -206,9 +211,25 @@ class Engine:
         """Predict the rows of a file part by part; other requests come between the parts."""
         with self._long_request():
             rows = await self.in_thread(self.backend.read_file, content, options, self._limits.rows)
-            score = functools.partial(self.backend.score, words=options.words)
-            scored = [await self.in_thread(score, part) for part in chunks_of(rows)]
+            scored = await self._scored(rows, words=options.words)
             return await self.in_thread(self.backend.file_answer, rows, scored)
+
+    async def example(self) -> dict[str, Any]:
+        """Return the text that the page begins with; predictions do not wait until the data of the run are read."""
+        return await asyncio.get_running_loop().run_in_executor(self._data_thread, self.backend.example)
+
+    async def errors(self) -> dict[str, Any]:
+        """Return the validation rows that the run gets most wrong; if they must be predicted, part by part."""
+        loop = asyncio.get_running_loop()
+        with self._long_request():
+            rows, errors = await loop.run_in_executor(self._data_thread, self.backend.saved_errors, self._limits.rows)
+            if errors is not None:
+                return errors
+            return await self.in_thread(self.backend.errors_of, await self._scored(rows, words=False))
+
+    async def _scored(self, rows: TextRows, *, words: bool) -> list[tuple[np.ndarray, dict[str, Any]]]:
+        score = functools.partial(self.backend.score, words=words)
+        return [await self.in_thread(score, part) for part in chunks_of(rows)]
 
     @contextlib.contextmanager
     def _long_request(self) -> Iterator[None]:
