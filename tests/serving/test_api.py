@@ -335,6 +335,7 @@ def test_other_hosts_and_origins_are_refused(client: TestClient, run: Predictor)
     answer = client.post("/predict", json={"texts": ["a"]}, headers={"origin": "http://evil.example"})
     assert answer.status_code == 403
     assert answer.json()["detail"].startswith("The request comes from a page of http://evil.example, expected one of")
+    assert client.get("/health", headers={"origin": "http://["}).status_code == 403
     with client_of(run, hosts=None) as any_host:
         assert any_host.get("/health", headers={"host": "evil.example"}).status_code == 200
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlsplit
 
 from attentune.errors import ConfigError
 
@@ -141,7 +140,7 @@ class Guard:
                     " in the header Authorization: Bearer KEY, or X-API-Key: KEY."
                 )
         host, origin = headers.get("host", ""), headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
             return 403, (
                 f"The request comes from a page of {origin[:200]}, expected one of {host[:200]}. Open this page by its"
                 " own address."
