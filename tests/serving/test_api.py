@@ -9,11 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from attentune.baselines.registry import BaselinePredictor, TfidfLinear
+from attentune.config import Config
+from attentune.data.dataset import LabelSpace, TextRows
 from attentune.errors import ConfigError
 from attentune.explain.methods import leave_one_out
 from attentune.explain.texts import explain_texts
@@ -126,7 +130,53 @@ def test_an_explanation_that_nobody_waits_for_stops_and_leaves_no_hook(
     assert hooks_of(run.model) == hooks
 
 
+def test_an_explanation_of_a_baseline_stops_between_parts_of_its_rows(tmp_path: Path) -> None:
+    texts = tuple(f"{word} film number {row}" for row in range(12) for word in ("good", "bad"))
+    space = LabelSpace("classification", ("bad", "good"))
+    rows = TextRows(tuple(map(str, range(24))), texts, None, np.array([1, 0] * 12), "train")
+    baseline = TfidfLinear().fit(rows, space)
+    saved = BaselinePredictor(tmp_path, Config(), space, baseline)
+    stop, sizes, logits = threading.Event(), [], TfidfLinear.logits
+
+    class Stopping(TfidfLinear):
+        def logits(self, rows: TextRows) -> np.ndarray:
+            sizes.append(len(rows))
+            if len(sizes) == 2:
+                stop.set()
+            return logits(self, rows)
+
+    row = (" ".join(f"word{number}" for number in range(200)), None, {})
+    baseline.__class__ = Stopping
+    with pytest.raises(StoppedError):
+        RunBackend(saved, name="x").explain(row, ExplainOptions("leave-one-out"), stop)
+    assert sizes == [32, 32]
+    assert "logits" not in vars(baseline)
+    stop.clear()
+    found = RunBackend(saved, name="x").explain(row, ExplainOptions("leave-one-out"), stop)
+    baseline.__class__ = TfidfLinear
+    (expected,) = explain_texts(saved, [row[0]], method="leave-one-out")
+    assert found | {"seconds": 0} == json.loads(json.dumps(expected.to_dict())) | {"seconds": 0}
+
+
 # Mistakes and limits
+
+
+def test_a_bad_cell_is_named_by_its_row_of_the_request() -> None:
+    slow = Slow()
+    facts = slow.facts() | {"columns": ["price:number"]}
+    slow.facts = lambda: facts
+    slow.gate.set()
+    cells = ["1"] * 35 + ["a\0"] + ["1"] * 4
+    with client_of(slow, limits=ServerLimits()) as client:
+        answer = client.post("/predict", json={"texts": ["a"] * 40, "columns": {"price": cells}})
+    assert answer.status_code == 422
+    assert "columns: row 35: column 'price' holds a NUL character" in answer.json()["detail"]
+
+
+def test_scores_of_words_in_a_file_that_a_run_lacks_are_refused_in_the_words_of_the_api() -> None:
+    with client_of(Slow()) as client:
+        answer = client.post("/file?name=a.csv&words=true", content=b"text\nyes\n")
+    assert (answer.status_code, answer.json()["detail"][:26]) == (422, "words: this run does not s")
 
 
 LONG = [

@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from attentune import __version__
 from attentune.data.columns import extra_kind
+from attentune.data.tables import Table, as_cell
 from attentune.errors import AttentuneError, NonFiniteLossError
 from attentune.serving.backend import ExplainOptions, FileOptions, Row, RunBackend, Span
 from attentune.serving.engine import Engine
@@ -191,7 +192,8 @@ def _access_line(scope: Scope, status: int, seconds: float) -> str:
 
 
 def _add_routes(app: FastAPI, backend: RunBackend, limits: ServerLimits, metrics: ServerMetrics) -> None:
-    columns = [extra_kind(setting)[0] for setting in backend.facts().get("columns") or ()]
+    facts = backend.facts()
+    columns = [extra_kind(setting)[0] for setting in facts.get("columns") or ()]
 
     @app.get("/health", response_model=Health)
     async def health() -> Response:
@@ -251,6 +253,11 @@ def _add_routes(app: FastAPI, backend: RunBackend, limits: ServerLimits, metrics
         words: bool = False,
     ) -> Response:
         """Predict a file of texts, which is the body; returns `csv` as `attentune predict` writes it, and more."""
+        if words and not facts["scores_words"]:
+            raise RequestError(
+                422,
+                "words: this run does not score words when it predicts. Leave words out, or send texts to /explain.",
+            )
         engine: Engine = request.app.state.engine
         options = FileOptions(name, text_column, text_pair_column, label_column, words)
         answer = await _in_time(request, engine.file(await request.body(), options), limits, is_file=True)
@@ -290,6 +297,8 @@ def _rows(body: Texts, known: Sequence[str]) -> list[Row]:
                 f"columns: got {len(cells)} cells of {name!r} for {len(body.texts)} texts, expected a cell for each"
                 f" text of any of {', '.join(known) or 'no columns: the run reads texts only'}.",
             )
+        # A batch would count the row of a bad cell among those of other requests.
+        Table("columns", (name,), {name: [as_cell(cell) for cell in cells]}, len(cells)).values(name)
     by_row = ({name: values[row] for name, values in columns.items()} for row in range(len(body.texts)))
     return list(zip(body.texts, seconds, by_row, strict=False))
 

@@ -8,13 +8,14 @@ import itertools
 import re
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from attentune.baselines.registry import BaselinePredictor
 from attentune.config import DataConfig
 from attentune.data.columns import extra_kind, read_extra_columns
 from attentune.data.dataset import SEPARATOR, LabelSpace, TaskData, TextRows
@@ -47,6 +48,7 @@ Span = tuple[str, int, int]
 # Plain text only: compressed files may expand far beyond the size limit.
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
 _SHOWN_ROWS, _CHUNK = 20, 256
+_STOP_ROWS = 32  # long texts that a baseline on a frozen encoder reads in some seconds
 _EXAMPLE_WORDS, _EXAMPLE_ROWS = (6, 30), 1000
 _NEUTRAL = ("The first half was slow, but the ending was worth the wait.", "The ending was good.")
 
@@ -295,28 +297,39 @@ def _rounded(answer: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _stoppable(saved: Predictor, stop: threading.Event) -> Iterator[None]:
-    """Raise `StoppedError` before a pass of the run's models once `stop` is set."""
+    """Raise `StoppedError` once `stop` is set, before a pass of the run's models or a part of a baseline's rows."""
 
-    def check(module: Any, inputs: Any) -> None:
+    def check(*given: Any) -> None:
         if stop.is_set():
             raise StoppedError
 
-    check(None, None)
-    handles = [model.register_forward_pre_hook(check) for model in _models(saved)]
+    def in_parts(logits: Callable[[TextRows], np.ndarray], rows: TextRows) -> np.ndarray:
+        parts = []
+        for start in range(0, len(rows), _STOP_ROWS):
+            check()
+            parts.append(logits(rows.take(range(start, min(start + _STOP_ROWS, len(rows))))))
+        return np.concatenate(parts) if parts else logits(rows)
+
+    check()
+    runs = _runs(saved)
+    handles = [run.model.register_forward_pre_hook(check) for run in runs if isinstance(run, ModelPredictor)]
+    baselines = [run.baseline for run in runs if isinstance(run, BaselinePredictor)]
+    for baseline in baselines:
+        vars(baseline)["logits"] = functools.partial(in_parts, baseline.logits)
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+        for baseline in baselines:
+            del vars(baseline)["logits"]
 
 
-def _models(saved: Predictor) -> list[Any]:
-    """Return the models of a run that are in memory."""
-    if isinstance(saved, ModelPredictor):
-        return [saved.model]
-    if isinstance(saved, EnsemblePredictor) and saved.loaded.keeps:
-        return [run.model for _, run in saved.weighted_runs() if isinstance(run, ModelPredictor)]
-    return []
+def _runs(saved: Predictor) -> list[Predictor]:
+    """Return the models and baselines of a run that are in memory."""
+    if isinstance(saved, EnsemblePredictor):
+        return [run for _, run in saved.weighted_runs()] if saved.loaded.keeps else []
+    return [saved]
 
 
 def _identity(saved: Predictor) -> tuple[str | None, str | None]:
