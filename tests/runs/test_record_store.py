@@ -333,6 +333,12 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, case):
         compared([write(tmp_path / "a.csv", first), write(tmp_path / "b.csv", second)])
 
 
+def test_numbers_with_nan_are_classes_or_scores(tmp_path):
+    for texts, names in ((("1", "nan"), ("1", "nan")), (("0.5", "nan"), ()), (("0.5", "inf"), ())):
+        (tmp_path / "a.csv").write_text("id,label,prediction\n" + "".join(f"{one},{one},{one}\n" for one in texts))
+        assert read_run(str(tmp_path / "a.csv")).predictions.names == names
+
+
 def test_other_mistakes_are_refused(tmp_path):
     path = write(tmp_path / "a.csv", drawn())
     with pytest.raises(ConfigError, match="got 1 run, expected at least two"):

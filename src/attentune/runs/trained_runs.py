@@ -190,7 +190,7 @@ def _are_scores(texts: Sequence[str]) -> bool:
         values = {float(text) for text in texts}
     except ValueError:
         return False
-    return len(values) > _MOST_CLASS_IDS or any(value != round(value) for value in values)
+    return len(values) > _MOST_CLASS_IDS or any(math.isfinite(value) and value != round(value) for value in values)
 
 
 def _aligned(runs: Sequence[ScoredRun]) -> tuple[list[ScoredRun], list[str]]:
