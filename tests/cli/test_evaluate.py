@@ -115,6 +115,16 @@ def test_compared_scores_are_those_of_the_records_and_changed_rows_have_their_te
     assert "say nothing about other seeds" in out
 
 
+def test_control_characters_are_shown_as_symbols(runs, attentune, tmp_path):
+    rows, first, second = (tmp_path / f"{name}.csv" for name in ("rows", "first", "second"))
+    rows.write_text("text,label\n" + "".join(f"so \x1b[31m fine\x07,{label}\n" for label in ("good", "bad")))
+    out, _ = attentune.done("evaluate", runs[0], "--validation_file", rows)
+    assert "so ␛[31m fine␇" in out
+    first.write_text("id,label,prediction\n\x1b1,good,good\n2,bad,bad\n")
+    second.write_text("id,label,prediction\n\x1b1,good,bad\n2,bad,bad\n")
+    assert "␛1: good -> bad" in attentune.done("compare", first, second)[0]
+
+
 def test_texts_of_changed_data_files_are_not_shown(runs, attentune, tmp_path):
     record = json.loads((runs[0] / "run.json").read_text())
     kept = {**record, "data_fingerprint": {"validation": "of other rows"}}

@@ -206,6 +206,9 @@ def _cells_text(cells: Sequence[dict[str, Any]]) -> str:
 def _compare_runs(parsed: Any, problems: list[str]) -> int:
     """Compare trained runs; return the exit status."""
     check(problems)
+    for run in parsed.runs:
+        if Path(run).is_file():
+            check_files_of_rows({"file": run, "output_file": parsed.output_file})
 
     from attentune.results import to_json
     from attentune.runs.trained_runs import compare_trained_runs, read_run
@@ -293,6 +296,8 @@ def _check(one: Any) -> str:
 
 
 def _changed_lines(result: Any, place: int, changed: Any, texts: Mapping[str, str], shown: int) -> Iterator[str]:
+    from attentune.report.document import visible
+
     nearer = "right" if result.runs[0].predictions.names else "nearer to the score"
     kinds = [
         (f"only {changed.second} is {nearer}", changed.better),
@@ -308,7 +313,7 @@ def _changed_lines(result: Any, place: int, changed: Any, texts: Mapping[str, st
             row_id = result.ids[row]
             predicted = f"{result.text_of(0, row)} -> {result.text_of(place, row)}"
             text = f"  {short(texts[row_id])}" if row_id in texts else ""
-            yield f"    {row_id}: {predicted} (label {result.label_of(row)}){text}"
+            yield visible(f"    {row_id}: {predicted} (label {result.label_of(row)}){text}")
     yield ""
 
 

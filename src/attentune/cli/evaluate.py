@@ -204,13 +204,15 @@ def _interval(metric: Any) -> str:
 
 
 def _error_lines(one: Any, rows: Any, shown: int) -> Iterator[str]:
+    from attentune.report.document import visible
+
     if not shown or not one.errors:
         return
     count = "1 row is" if len(one.errors) == 1 else f"{len(one.errors):,} rows are"
     yield f"\n{count} wrong; the worst:" if one.classes else "\nThe largest errors:"
     for error in one.errors[:shown]:
         text = rows.texts[error.row] if rows.pairs is None else f"{rows.texts[error.row]} | {rows.pairs[error.row]}"
-        yield f"  {error.id}: {error.prediction}, not {error.label} ({error.size:.3f}): {short(text)}"
+        yield visible(f"  {error.id}: {error.prediction}, not {error.label} ({error.size:.3f}): {short(text)}")
 
 
 def _write_errors(file: Path, found: Mapping[str, Any], data: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.cli.flags import FILE, config_from, parser_of
-from attentune.cli.inputs import check_data
+from attentune.cli.inputs import check_data, check_named
 from attentune.config import DataConfig
 from attentune.errors import ConfigError, StorageError
 from attentune.training.run_folder import check_feasible
@@ -52,6 +52,7 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError("attentune init: expected a file of rows, as in: attentune init reviews.csv")
     if target.exists() and not parsed.overwrite:
         raise ConfigError(f"--output_file: {target} exists. Name another one, or replace it with --overwrite.")
+    check_named(parsed)
     check_data(config.data, seed=config.training.seed)
     check_feasible(config)
     text = configuration(config)

@@ -88,6 +88,17 @@ def check_files_of_rows(values: Mapping[str, Any]) -> None:
             )
 
 
+def output_ending(parsed: Any, known: Sequence[str], problems: list[str]) -> str:
+    """Return the ending of --output_file; it must be one of `known` that suits --format, or none."""
+    ending = Path(parsed.output_file or "").suffix.lower()
+    fit = [one for one in known if parsed.format is None or (one == ".jsonl") == (parsed.format == "json")]
+    if ending and ending not in fit:
+        given = f" with --format {parsed.format}" if ending in known else ""
+        expected = f"a name that ends in {', '.join(fit)}{given}"
+        problems.append(f"--output_file: got {parsed.output_file}, expected {expected}.")
+    return ending
+
+
 def check_columns(file: str | None, data: Any, *, keep: Sequence[str] = (), with_label: bool = False) -> None:
     """Check that a small file has the columns that the data settings name."""
     names = ["text_column", "text_pair_column", "id_column", *(["label_column"] if with_label else [])]

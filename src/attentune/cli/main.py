@@ -89,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:
         if isinstance(error, MemoryError) or "out of memory" in str(error) or "can't allocate memory" in str(error):
-            print(f"attentune: {_LESS_MEMORY} {_printable(str(error).splitlines()[0])}", file=sys.stderr)
+            allocation, *_ = str(error).splitlines() or ["not named by Python."]
+            print(f"attentune: {_LESS_MEMORY} {_printable(allocation)}", file=sys.stderr)
             return 2
         import traceback
 

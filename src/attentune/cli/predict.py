@@ -12,6 +12,7 @@ from attentune.cli.inputs import (
     check_columns,
     check_named,
     check_text_flags,
+    output_ending,
     tell,
     tell_cut_texts,
     text_chunks,
@@ -26,7 +27,7 @@ attentune predict RUN (--text TEXT | --input_file FILE | --task TASK) [flags]
 Predict texts with a saved run: id, label (if given), prediction and probabilities of each text.
 
 RUN  a run folder or checkpoint
---output_file FILE  output file (default: standard output)
+--output_file FILE  output file, .csv or .jsonl (default: standard output)
 --format csv|json|parquet  CSV, JSON (one object a line) or, with --output_dir, Parquet (csv if not given, json for an
     --output_file .jsonl, parquet with --output_dir)
 {PRECISION}
@@ -48,9 +49,6 @@ examples:
 
 With --output_dir, --input_file may also be a folder, a quoted pattern ('corpus/*.parquet') or a URL (s3://...)."""
 
-# Endings of files that nobody would take for text.
-_NO_TEXT = (".db", ".sqlite", ".sqlite3", ".xlsx", ".xls", ".xlsb", ".ods", ".feather", ".arrow", ".parquet")
-
 parser = parser_of("predict", _HELP, TEXT_SETTINGS)
 
 
@@ -60,11 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     number, parts = _check_part_flags(parsed, problems)
     if parsed.keep_columns is not None and parsed.input_file is None:
         problems.append("--keep_columns: goes with --input_file.")
-    ending = "" if parsed.output_file is None else Path(parsed.output_file).suffix.lower()
-    if ending in _NO_TEXT:
-        problems.append(
-            f"--output_file: got {parsed.output_file}, expected .csv or .jsonl. --output_dir writes Parquet."
-        )
+    ending = output_ending(parsed, (".csv", ".jsonl"), problems)
     data = check_text_flags(parsed, problems)
     check_named(parsed)
     keep = tuple(parsed.keep_columns or ())

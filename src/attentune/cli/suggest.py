@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attentune.cli.flags import config_from, parser_of
-from attentune.cli.inputs import check_columns, check_named, read_file_rows
+from attentune.cli.inputs import check_columns, check_named, output_ending, read_file_rows
 
 _HELP = """
 attentune suggest RUN --input_file FILE [flags]
@@ -15,7 +15,7 @@ Choose the texts of a file whose labels would probably help a saved run most.
 RUN  a run folder or checkpoint
 --input_file FILE  a file of texts: .csv .tsv .json .jsonl .parquet ..., or - for standard input
 --count N  how many texts (default: 50)
---format csv|json  CSV, or one JSON object a line (default: csv)
+--format csv|json  CSV, or one JSON object a line (csv if not given)
 --output_file FILE  write to this file, .csv .tsv or .jsonl (default: standard output)
 
 examples:
@@ -35,6 +35,7 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     if parsed.input_file is None:
         problems.append("--input_file: is missing; name the file of texts to choose from.")
+    output_ending(parsed, (".csv", ".tsv", ".jsonl"), problems)
     data = config_from(parsed, problems).data
     check_named(parsed)
     check_columns(parsed.input_file, data)
