@@ -365,6 +365,30 @@ def test_a_fall_of_bert_that_may_be_0_cannot_be_halved(program):
     assert goal["goal"] == "0 of 6"
 
 
+def test_planted_cues_are_averaged_within_each_seed(program, records):
+    title, seeds = "mean of the planted cues; minus bert's", range(1, 6)
+    own, berts = (
+        [
+            statistics.fmean(
+                100 * (program.view(one, "with") - program.view(one, "against"))
+                for one in records
+                if one["set"] in program.PLANTED and (one["contender"], one["seed"]) == (name, seed)
+            )
+            for seed in seeds
+        ]
+        for name in ("reweight", "bert")
+    )
+    test = stats.ttest_rel(own, berts)
+    low, high = test.confidence_interval()
+    shown = cells_of(program.tables(records, range(1, 11)), title, "reweight")["fall"]
+    assert shown == (
+        f"{statistics.fmean(own):.1f} (5); {statistics.fmean(own) - statistics.fmean(berts):+.1f}"
+        f" [{low:+.1f}, {high:+.1f}], {test.pvalue:.2g}"
+    )
+    without = [one for one in records if (one["set"], one["contender"]) != ("name-90", "reweight")]
+    assert any(line.startswith("| reweight |  |") for line in program.tables(without, range(1, 11)))
+
+
 def test_tables_take_one_seed_and_missing_cells(program, records):
     lines = program.tables([one for one in records if one["seed"] == 1 and one["set"] != "films"], [1])
     assert cells_of(lines, "fall", "bert")["cinema"].endswith("(1)")
