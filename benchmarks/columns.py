@@ -83,8 +83,8 @@ def scores(rows: list[dict[str, str]], data: str, draw: int) -> dict[str, Any]:
     config, arms, logits = DataConfig(label_column="label", extra_columns=extra), {}, dict[Any, Any]()
     for arm, (has_third, is_joined) in ARMS.items():
         members, test = MEMBERS[: 2 + has_third], np.arange(count, len(drawn))
-        settings = replace(config, text_column=json.dumps(["text", *extra]) if is_joined else "text")
-        settings = replace(settings, validation_share=0.0)
+        text = json.dumps(["text", *extra]) if is_joined else "text"
+        settings = replace(config, text_column=text, validation_share=0.0)
         loaded = load_data(settings, seed=draw, splits=("train",), frame=drawn)
         every, space, parts = loaded.splits["train"], loaded.label_space, np.zeros(count, dtype=np.int64)
         labels = np.asarray(every.labels)

@@ -125,7 +125,7 @@ def require(names: Sequence[str], column: str, source: str, setting: str, likely
 
 
 def lacking_columns(setting: str, names: Sequence[str]) -> list[str]:
-    """Return the columns that a setting names and a file lacks; the setting itself if all are there, but apart."""
+    """Return the columns that a setting names and a file lacks; the setting itself if it lacks none."""
     parts: Sequence[str] = columns_of(setting)
     if len(parts) == 1:
         parts = [part.strip() for part in setting.split(",")]
