@@ -123,6 +123,7 @@ def test_control_characters_are_shown_as_symbols(runs, attentune, tmp_path):
     first.write_text("id,label,prediction\n\x1b1,good,good\n2,bad,bad\n")
     second.write_text("id,label,prediction\n\x1b1,good,bad\n2,bad,bad\n")
     assert "␛1: good -> bad" in attentune.done("compare", first, second)[0]
+    assert "\x1b" not in attentune.done("compare", first, Path(shutil.copy(second, tmp_path / "\x1b.csv")))[0]
 
 
 def test_texts_of_changed_data_files_are_not_shown(runs, attentune, tmp_path):

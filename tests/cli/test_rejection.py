@@ -192,6 +192,15 @@ def test_evaluate_tells_the_same_as_the_predictions(attentune, files: Path) -> N
     assert "attentune calibrate RUN --reject" in out
 
 
+def test_evaluate_counts_texts_without_words_as_rejected(attentune, files: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(files / "run", tmp_path / "run"))
+    rejection = json.loads((run / "rejection.json").read_text())
+    (run / "rejection.json").write_text(json.dumps({**rejection, "threshold": -1e9}))
+    (blank := tmp_path / "blank.csv").write_text('text\n" "\n"a"\n')
+    _, out, _ = attentune("evaluate", run, "--out_of_scope_file", blank, "--format", "json")
+    assert json.loads(out)["out_of_scope"]["validation"]["out_of_scope_rejected"] == 0.5
+
+
 def test_explained_rows_are_rejected_too(attentune, files: Path, tiny) -> None:
     run = train_reviews(files, tiny("bert"), *QUICK, "--reject", "--preset", "ssa-hybrid", name="ssa")
     _, out, _ = attentune("predict", run, "--input_file", files / "other.csv", "--explain", "--format", "json")

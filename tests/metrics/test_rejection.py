@@ -127,7 +127,7 @@ def test_separation_and_what_a_threshold_keeps_by_loops() -> None:
     assert found["false_positives_at_95_recall"] == pytest.approx(sum(one >= at_95 for one in unknown_N) / 30)
     right_N = RNG.random(40) < 0.7
     kept = [row for row in range(40) if known_N[row] >= 0.5]
-    assert rejection_scores(known_N, unknown_N, right_N, 0.5) == pytest.approx(
+    assert rejection_scores(known_N < 0.5, unknown_N < 0.5, right_N) == pytest.approx(
         {
             "kept": len(kept) / 40,
             "accuracy_of_kept": sum(right_N[row] for row in kept) / len(kept),

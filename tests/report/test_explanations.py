@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from attentune.data.tables import visible
 from attentune.errors import ConfigError, StorageError
 from attentune.explain.explanation import Explanation, Subword
 from attentune.explain.texts import explain_rows
@@ -22,7 +23,6 @@ from attentune.report.charts import (
     rows_figure,
     save_figure,
 )
-from attentune.report.document import visible
 from attentune.report.explanations import effect_text, render_explanations, segments, summary_line, terminal_text
 from helpers.hostile_texts import HOSTILE
 from helpers.made_records import SIGNATURES

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from attentune.data.tables import visible
 from attentune.explain.explainer import answer_masked
 from attentune.explain.explanation import Explanation
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict
-from attentune.report.document import visible
 from attentune.report.explanations import effect_text, strongest
 from attentune.serving.limits import ServerLimits
 from helpers.browser import Page, browser_page, problems

@@ -162,16 +162,19 @@ def test_the_validation_rows_are_read_once_and_predictions_do_not_wait_for_them(
     assert reads == [1]
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("kept", ["no", "yes", "from before a calibration"])
 @pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_the_wrong_rows_are_those_of_evaluate(tiny: Tiny, tmp_path: Path, kind: str, kept: bool) -> None:
+def test_the_wrong_rows_are_those_of_evaluate(tiny: Tiny, tmp_path: Path, kind: str, kept: str) -> None:
     labels = ["bad", "good", "bad", "good", "bad"] if kind == "classification" else ["1", "2", "3", "4", "5"]
     run = with_file(tiny_run(tiny(), kind, gate=False), tmp_path, labels, task_type=kind)
     rows = run.data(None, ("validation",)).splits["validation"]
     logits_NC = predict_rows(run, rows)
-    if kept:  # the predictions of the run folder are used: these say the opposite of what the run would say now
+    if kept != "no":  # predictions of the run folder, the opposite of what the run would say now
+        (tmp_path / "predictions_validation.csv").write_text(predictions_csv(rows, -logits_NC, run.label_space))
+    if kept == "yes":
         logits_NC = -logits_NC
-        (tmp_path / "predictions_validation.csv").write_text(predictions_csv(rows, logits_NC, run.label_space))
+    elif kept != "no":
+        (tmp_path / "calibration.json").write_text("{}")
     expected = evaluate_split("validation", rows, logits_NC, run.label_space, ("accuracy",) if kind[0] == "c" else ())
     with client_of(run) as client:
         found = client.get("/errors").json()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from attentune.data.dataset import TextRows
+from attentune.data.tables import visible
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import merge_subwords
 from attentune.explain.methods import first_token_attention
@@ -14,7 +15,6 @@ from attentune.explain.scorer import PREDICTED, numpy_of
 from attentune.inference.predictor import Predictor
 from attentune.models.cpu_layers import attention_by
 from attentune.report.charts import name_ticks, new_figure, set_text, shaded_grid
-from attentune.report.document import visible
 
 
 @dataclass(frozen=True)

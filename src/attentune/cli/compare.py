@@ -206,9 +206,9 @@ def _cells_text(cells: Sequence[dict[str, Any]]) -> str:
 def _compare_runs(parsed: Any, problems: list[str]) -> int:
     """Compare trained runs; return the exit status."""
     check(problems)
-    for run in parsed.runs:
-        if Path(run).is_file():
-            check_files_of_rows({"file": run, "output_file": parsed.output_file})
+    for run in map(Path, parsed.runs):
+        for file in [run] * run.is_file() + sorted(run.glob("predictions_*.csv")):
+            check_files_of_rows({"file": str(file), "output_file": parsed.output_file})
 
     from attentune.results import to_json
     from attentune.runs.trained_runs import compare_trained_runs, read_run
@@ -248,6 +248,7 @@ def _changed_rows(result: Any) -> list[int]:
 
 def _runs_text(result: Any, texts: Mapping[str, str], shown: int) -> str:
     """Format the scores and tests, and the changed rows."""
+    from attentune.data.tables import visible
     from attentune.report.document import format_interval, format_p, format_score
 
     header = ("metric", "run", "score", "difference", "95 % interval", "p", "p after Holm", "", "check")
@@ -282,7 +283,7 @@ def _runs_text(result: Any, texts: Mapping[str, str], shown: int) -> str:
     parts.append(
         "These tests are over rows: they say nothing about other seeds. attentune compare --presets tests methods."
     )
-    return "\n".join(parts) + "\n"
+    return visible("\n".join(parts) + "\n")
 
 
 def _check(one: Any) -> str:
@@ -296,8 +297,6 @@ def _check(one: Any) -> str:
 
 
 def _changed_lines(result: Any, place: int, changed: Any, texts: Mapping[str, str], shown: int) -> Iterator[str]:
-    from attentune.report.document import visible
-
     nearer = "right" if result.runs[0].predictions.names else "nearer to the score"
     kinds = [
         (f"only {changed.second} is {nearer}", changed.better),
@@ -313,7 +312,7 @@ def _changed_lines(result: Any, place: int, changed: Any, texts: Mapping[str, st
             row_id = result.ids[row]
             predicted = f"{result.text_of(0, row)} -> {result.text_of(place, row)}"
             text = f"  {short(texts[row_id])}" if row_id in texts else ""
-            yield visible(f"    {row_id}: {predicted} (label {result.label_of(row)}){text}")
+            yield f"    {row_id}: {predicted} (label {result.label_of(row)}){text}"
     yield ""
 
 

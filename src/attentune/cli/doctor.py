@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from attentune.cli.flags import FILE, FORMAT, config_from, overrides_of, parser_of
 from attentune.cli.inputs import check_data, check_named
 from attentune.cli.output import progress_lines, table
+from attentune.data.tables import visible
 from attentune.errors import DataError
-from attentune.report.document import visible
 from attentune.training.run_folder import check_feasible
 
 if TYPE_CHECKING:

@@ -96,6 +96,7 @@ def run(arguments: Sequence[str]) -> int:
     check_columns(parsed.out_of_scope_file, settings)
 
     from attentune.data.columns import columns_notes
+    from attentune.data.tables import visible
     from attentune.inference.predictor import Predictor, evaluate_in_detail
     from attentune.results import to_json
     from attentune.training.prepare import check_rejection
@@ -119,7 +120,7 @@ def run(arguments: Sequence[str]) -> int:
                 content["details"]["phenomena"] = [one.to_dict() for one in by_phenomenon]
         print(to_json(content), end="")
     else:
-        print("\n".join(_lines(found, data, parsed.show_errors)))
+        print(visible("\n".join(_lines(found, data, parsed.show_errors))))
     if parsed.errors_file is not None:
         _write_errors(Path(parsed.errors_file), found, data)
     return 0
@@ -204,15 +205,13 @@ def _interval(metric: Any) -> str:
 
 
 def _error_lines(one: Any, rows: Any, shown: int) -> Iterator[str]:
-    from attentune.report.document import visible
-
     if not shown or not one.errors:
         return
     count = "1 row is" if len(one.errors) == 1 else f"{len(one.errors):,} rows are"
     yield f"\n{count} wrong; the worst:" if one.classes else "\nThe largest errors:"
     for error in one.errors[:shown]:
         text = rows.texts[error.row] if rows.pairs is None else f"{rows.texts[error.row]} | {rows.pairs[error.row]}"
-        yield visible(f"  {error.id}: {error.prediction}, not {error.label} ({error.size:.3f}): {short(text)}")
+        yield f"  {error.id}: {error.prediction}, not {error.label} ({error.size:.3f}): {short(text)}"
 
 
 def _write_errors(file: Path, found: Mapping[str, Any], data: Any) -> None:

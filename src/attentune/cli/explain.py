@@ -29,8 +29,9 @@ from attentune.cli.inputs import (
     text_chunks,
 )
 from attentune.cli.output import progress_lines, table
+from attentune.data.tables import visible
 from attentune.explain.explanation import check_method_names, ignored_text
-from attentune.report.document import score_text, visible
+from attentune.report.document import score_text
 
 if TYPE_CHECKING:
     from attentune.explain.by_class import ClassWord
@@ -262,7 +263,7 @@ def _words_table(
     one: Any, prediction: str, columns: Mapping[str, Sequence[str]], below: str, names: Sequence[str]
 ) -> str:
     """Format a text, its prediction and a table of its words; `names` are of the lines below the words."""
-    words = [*(visible(token.text, one_line=True) for token in one.tokens), *names]
+    words = [*(token.text for token in one.tokens), *names]
     lines = table(
         (one.level, *columns), list(zip(words, *columns.values(), strict=True)), right=range(1, len(columns) + 1)
     )
@@ -280,7 +281,7 @@ def class_tables(by_class: Mapping[str, Sequence[ClassWord]], units: Mapping[str
             continue
         entries = [
             (
-                visible(one.word, one_line=True) + (" (second text)" if one.within == "pair" else ""),
+                one.word + (" (second text)" if one.within == "pair" else ""),
                 f"{one.rows:,}",
                 score_text(one.score, signed=True),
                 f"{score_text(one.low, signed=True)} to {score_text(one.high, signed=True)}",

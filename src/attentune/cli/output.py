@@ -7,10 +7,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from attentune.data.tables import visible
+
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Format a table whose columns are padded to their widest entry."""
-    lines = [list(header), *(list(row) for row in rows)]
+    """Format a table whose columns are padded to their widest entry, with control characters made visible."""
+    lines = [[visible(entry, one_line=True) for entry in line] for line in (header, *rows)]
     column_widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     padded = [
         "  ".join(

@@ -126,7 +126,7 @@ def _predict_part(
     from attentune.data.unlabelled import find_sources, part_chunks
     from attentune.inference.predictor import Predictor
     from attentune.inference.streaming import check_same_parts, run_fingerprint, write_part
-    from attentune.io.urls import read_if_there
+    from attentune.io.urls import is_there
 
     saved = Predictor.load(parsed.run)
     config = saved.with_columns(data)
@@ -144,7 +144,7 @@ def _predict_part(
         "parts": parts,
     }
     check_same_parts(folder, request)
-    if read_if_there(place) is not None:
+    if is_there(place):
         tell([f"{place} is already written."])
         return 0
     tell([f"This model {saved.job}."])

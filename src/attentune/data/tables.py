@@ -54,6 +54,11 @@ _COUNT_WORDS = re.compile(
     "counts?|no|num|number|(up|down)?votes|(dis)?likes|views|retweets|shares|replies|followers|rank|page|row|line"
     "|position|length|quantity|age|price|amount"
 )
+_CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
+# Among them the characters that reverse the writing direction and could make a text look like another one.
+_CONTROL_PICTURES |= {0x7F: 0x2421} | dict.fromkeys(
+    (*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD
+)
 
 
 def no_content(name: str) -> str | None:
@@ -177,6 +182,12 @@ def quote(text: str, limit: int = 60) -> str:
     """Quote a text for a message, shortened if it is long, without control characters."""
     whole = ascii(text) if any(not sign.isprintable() for sign in text[: 2 * limit]) else repr(text)
     return whole if len(whole) <= limit else f"{whole[: limit - 20]}...{whole[-10:]} ({len(text)} characters)"
+
+
+def visible(text: str, *, one_line: bool = False) -> str:
+    """Replace control characters by visible symbols, so that a terminal does not execute them."""
+    shown = text.replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROL_PICTURES)
+    return shown.replace("\n", "\u240a").replace("\t", "\u2409") if one_line else shown
 
 
 def as_cell(value: Any) -> Any:

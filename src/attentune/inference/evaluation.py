@@ -13,7 +13,14 @@ from attentune.inference.scoring import Evaluator
 from attentune.metrics.calibration import error_of, soft_cross_entropy
 from attentune.metrics.intervals import score_interval
 from attentune.metrics.metrics import METRICS, predictions_of, probabilities_of
-from attentune.metrics.rejection import IN_SCOPE_SCORE, is_right, maximum_probability, rejection_scores, separation
+from attentune.metrics.rejection import (
+    IN_SCOPE_SCORE,
+    REJECTED,
+    is_right,
+    maximum_probability,
+    rejection_scores,
+    separation,
+)
 from attentune.seeding import numpy_generator
 
 # Bootstrap resamples; fewer for many rows, whose intervals are narrow and whose scores take long.
@@ -124,11 +131,11 @@ def evaluate_out_of_scope(evaluator: Evaluator, split: str, outside: Evaluator) 
     By the score of the run, and what its threshold keeps and loses; without one by the maximum probability.
     """
     rejection = evaluator.rejection
+    sides = ((evaluator, split), (outside, "input"))
+    columns = [one.rejection_columns(name) for one, name in sides]
     known_N, unknown_N = (
-        np.array(one.rejection_columns(name)[IN_SCOPE_SCORE])
-        if rejection
-        else maximum_probability(one.logits[name], one.label_space)
-        for one, name in ((evaluator, split), (outside, "input"))
+        np.array(found[IN_SCOPE_SCORE]) if rejection else maximum_probability(one.logits[name], one.label_space)
+        for found, (one, name) in zip(columns, sides, strict=True)
     )
     found = {
         "score": "probability" if rejection is None else rejection.score,
@@ -139,7 +146,7 @@ def evaluate_out_of_scope(evaluator: Evaluator, split: str, outside: Evaluator) 
     if rejection is not None:
         right_N = is_right(evaluator.logits[split], np.asarray(evaluator.splits[split].labels), evaluator.label_space)
         found |= {"accuracy": float(right_N.mean())}
-        found |= rejection_scores(known_N, unknown_N, right_N, rejection.threshold)
+        found |= rejection_scores(*(np.array(one[REJECTED]) for one in columns), right_N)
     return found
 
 

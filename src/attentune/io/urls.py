@@ -65,12 +65,19 @@ def find_files(pattern: str, endings: Collection[str]) -> list[StoredFile]:
     return sorted(files, key=lambda file: file.path)
 
 
+def is_there(path: str) -> bool:
+    """Return whether a file exists now."""
+    system, place = _file_system(path)
+    with _reading(path):
+        system.invalidate_cache(system._parent(place))
+        return bool(system.exists(place))
+
+
 def read_if_there(path: str) -> bytes | None:
     """Return the content of a file; None if it does not exist."""
     system, place = _file_system(path)
     with _reading(path):
-        system.invalidate_cache(system._parent(place))
-        return system.cat_file(place) if system.exists(place) else None
+        return system.cat_file(place) if is_there(path) else None
 
 
 @contextlib.contextmanager

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from attentune.data.tables import visible
 from attentune.errors import ConfigError
 from attentune.io.files import write_bytes
 from attentune.plugins import require_extra
-from attentune.report.document import visible
 
 FIGURE_KINDS = (".png", ".svg", ".pdf")
 DOTS_PER_INCH = 150

@@ -28,11 +28,6 @@ _METRIC_NAMES = {
     "pearson": "Pearson correlation",
     "spearmanr": "Spearman correlation",
 }
-_CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
-# Among them the characters that reverse the writing direction and could make a text look like another one.
-_CONTROL_PICTURES |= {0x7F: 0x2421} | dict.fromkeys(
-    (*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD
-)
 
 
 @dataclass(frozen=True)
@@ -141,9 +136,3 @@ def slug(*parts: str) -> str:
 def score_text(score: float, *, signed: bool) -> str:
     """Format a score with three digits, and with its sign if `signed`."""
     return f"{score:+.3g}" if signed else f"{score:.3g}"
-
-
-def visible(text: str, *, one_line: bool = False) -> str:
-    """Replace control characters by visible symbols, so that a terminal does not execute them."""
-    shown = text.replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROL_PICTURES)
-    return shown.replace("\n", "\u240a").replace("\t", "\u2409") if one_line else shown

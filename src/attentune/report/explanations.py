@@ -7,8 +7,9 @@ from typing import NamedTuple
 from rich.style import Style
 from rich.text import Text
 
+from attentune.data.tables import visible
 from attentune.explain.explanation import Explanation, Subword, ignored_text
-from attentune.report.document import score_text, visible
+from attentune.report.document import score_text
 from attentune.report.writing import html_templates, one_line
 
 # A token with at least this share of the highest score counts as strong.

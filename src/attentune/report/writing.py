@@ -15,11 +15,12 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from attentune.data.tables import visible
 from attentune.errors import ConfigError
 from attentune.io.files import storage_errors, write_bytes, write_text
 from attentune.plugins import require_extra
 from attentune.report.charts import FIGURE_KINDS, check_figure_file, figure_bytes
-from attentune.report.document import Figure, Report, Section, Table, slug, visible
+from attentune.report.document import Figure, Report, Section, Table, slug
 
 REPORT_KINDS = (".html", ".md", ".tex")
 # Longer tables, and those that few readers need, are folded.

@@ -39,6 +39,7 @@ from attentune.metrics.rejection import IN_SCOPE_SCORE
 from attentune.results import RESULT_FILE, RunResult
 from attentune.runs.records import read_predictions
 from attentune.serving.limits import LIME_SAMPLES
+from attentune.training.calibration import CALIBRATION_FILE
 
 # A text, its second text or None, and cells of the columns beside the text by name.
 Row = tuple[str, str | None, Mapping[str, Any]]
@@ -237,7 +238,7 @@ class RunBackend:
         split, rows = self._validation
         space, source = self._saved.label_space, f"{len(rows):,} {split.replace('_', ' ')} rows"
         file = self._saved.folder / f"predictions_{split}.csv"
-        if file.is_file():
+        if file.is_file() and not (self._saved.folder / CALIBRATION_FILE).is_file():  # the file is from before it
             kept = read_predictions(file)
             if kept.ids == rows.ids and kept.names == space.names:
                 return rows, self._wrong(source, rows, kept.predictions_N, kept.probabilities_NC)

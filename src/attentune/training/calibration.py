@@ -15,7 +15,7 @@ from attentune.data.dataset import CALIBRATION, LabelSpace, TextRows
 from attentune.data.splits import stratified_sample
 from attentune.errors import CheckpointError, ConfigError, DataError
 from attentune.inference.ensemble import EnsembleEvaluator
-from attentune.inference.predictor import Predictor
+from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.inference.scoring import Evaluator, ModelEvaluator
 from attentune.io.files import MANIFEST, read_json, write_text
 from attentune.metrics.calibration import Calibration, error_of, fit, soft_cross_entropy
@@ -220,8 +220,9 @@ def reject_run(
     splits = {name: part for name, part in rows.splits.items() if part.labels is not None and len(part)}
     if not (held_out := tuple(splits)):
         raise DataError(f"{rows.name}: {split} has no labelled rows, which tell how many right predictions are lost.")
-    with contextlib.suppress(DataError, ConfigError, OSError):  # they may be gone; the sentence names another score
-        splits |= saved.data(None, ("train",)).splits
+    if isinstance(saved, ModelPredictor):  # others have no distances
+        with contextlib.suppress(DataError, ConfigError, OSError):  # the rows may be gone; the sentence names a score
+            splits |= saved.data(None, ("train",)).splits
     if outside is not None:
         splits["out of scope"] = outside
     evaluator = saved.evaluator(replace(rows, splits=splits), precision=precision)
