@@ -146,7 +146,8 @@ def evaluate_out_of_scope(evaluator: Evaluator, split: str, outside: Evaluator) 
     if rejection is not None:
         right_N = is_right(evaluator.logits[split], np.asarray(evaluator.splits[split].labels), evaluator.label_space)
         found |= {"accuracy": float(right_N.mean())}
-        found |= rejection_scores(*(np.array(one[REJECTED]) for one in columns), right_N)
+        known_rejected_N, unknown_rejected_N = (np.array(one[REJECTED]) for one in columns)
+        found |= rejection_scores(known_rejected_N, unknown_rejected_N, right_N)
     return found
 
 

@@ -212,14 +212,16 @@ def separation(known_N: np.ndarray, unknown_N: np.ndarray) -> dict[str, float]:
     }
 
 
-def rejection_scores(known_N: np.ndarray, unknown_N: np.ndarray, right_N: np.ndarray) -> dict[str, float]:
+def rejection_scores(
+    known_rejected_N: np.ndarray, unknown_rejected_N: np.ndarray, right_N: np.ndarray
+) -> dict[str, float]:
     """Say what is kept and lost, by which known rows and texts of no class are rejected, and which rows are right."""
-    kept_N = ~known_N
+    kept_N = ~known_rejected_N
     return {
         "kept": float(kept_N.mean()),
         "accuracy_of_kept": float(right_N[kept_N].mean()) if kept_N.any() else float("nan"),
         "right_lost": float((~kept_N[right_N]).mean()) if right_N.any() else float("nan"),
-        "out_of_scope_rejected": float(unknown_N.mean()),
+        "out_of_scope_rejected": float(unknown_rejected_N.mean()),
     }
 
 
