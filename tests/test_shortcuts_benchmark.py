@@ -156,33 +156,32 @@ def test_real_sets_are_balanced_and_share_no_scored_rows_with_development(sets, 
     assert {row[-1] for row in reported.scored["against constituent"]} == {"0"}
 
 
-@pytest.mark.integration
-def test_a_cell_leaves_one_record_and_is_not_repeated(program, sets, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "contenders",
+    [
+        pytest.param(("bert", "confidence"), marks=pytest.mark.integration),
+        pytest.param(("bert", "reweight", "confidence", "entropy"), marks=pytest.mark.slow),
+    ],
+)
+def test_a_cell_leaves_one_record_and_is_not_repeated(program, sets, tmp_path, monkeypatch, capsys, contenders):
     monkeypatch.setattr(sets, "TRAIN_ROWS", 40)
     monkeypatch.setitem(program.SETTINGS, "training.max_steps", 2)
-    command = [
-        "shortcuts",
-        "--sets",
-        "films",
-        "--seeds",
-        "101",
-        "--contenders",
-        "bert,reweight,confidence,entropy,ignore",
-        "--output_dir",
-    ]
+    command = ["shortcuts", "--sets", "films", "--seeds", "101"]
+    command += ["--contenders", ",".join([*contenders, "ignore"]), "--output_dir"]
     monkeypatch.setattr(sys, "argv", [*command, str(tmp_path)])
     assert program.main() == 0
-    assert "0 of 4 cells are done" in capsys.readouterr().out, "films has no planted words to ignore"
+    count = len(contenders)
+    assert f"0 of {count} cells are done" in capsys.readouterr().out, "films has no planted words to ignore"
     record, *others = map(json.loads, (tmp_path / "runs.jsonl").read_text().splitlines())
-    assert len({str(one["accuracy"]) for one in (record, *others)}) == 4
+    assert len({str(one["accuracy"]) for one in (record, *others)}) == count
     assert record["steps"] == 2
     assert record["train_rows"] == 40
     assert record["scored_rows"] == {"with": 400, "against": 300, "unshifted": 400}
     assert 0.2 < record["accuracy"]["against"] < 0.9
     assert record["accuracy"]["with"] == record["accuracy"]["unshifted"]
     assert program.main() == 0
-    assert "4 of 4 cells are done" in capsys.readouterr().out
-    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 4
+    assert f"{count} of {count} cells are done" in capsys.readouterr().out
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == count
     # What fails leaves no record, and the status says so.
     monkeypatch.setitem(program.CONTENDERS, "bert", {"preset": "no-such-preset"})
     command[command.index("--contenders") + 1] = "bert"

@@ -274,7 +274,7 @@ def test_many_classes_have_a_weight_for_each_member_and_a_sample_predicts_all_ro
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("rows", "classes"), [(400, 2), (1000, 20), (3000, 150), (5000, 500)])
+@pytest.mark.parametrize(("rows", "classes"), [(100, 2), (1000, 20), (3000, 150), (5000, 500)])
 def test_the_estimate_of_many_classes_needs_time_in_proportion_and_little_memory(rows, classes):
     space = LabelSpace("classification", tuple(map(str, range(classes))))
     labels, logits = many_classes(rows, classes)
@@ -360,7 +360,7 @@ def test_random_labels_have_a_chance_estimate():
 @pytest.mark.parametrize(
     ("effort", "groups"),
     [
-        pytest.param(Effort(), None, id="a fold", marks=pytest.mark.integration),
+        pytest.param(Effort(parts=5), None, id="a fold", marks=pytest.mark.integration),
         # Few rows are divided into ten parts.
         pytest.param(SINGLE, np.arange(120) // 3, id="a group"),
     ],
@@ -368,7 +368,7 @@ def test_random_labels_have_a_chance_estimate():
 def test_the_estimate_is_made_without_the_part_that_is_scored(effort, groups):
     """Changed labels of a fold or group leave its own nested predictions as they were."""
     logits, labels = draw(120, np.random.default_rng(1))
-    folds, metric = np.arange(120) % 10 if groups is None else groups % 3, METRICS["f1"]
+    folds, metric = np.arange(120) % 5 if groups is None else groups % 3, METRICS["f1"]
     inside = folds == 2 if groups is None else groups == 7
     changed = np.where(inside, 1 - labels, labels)
     first, second = (

@@ -297,8 +297,7 @@ def intents(folder: Path, encoder: Path, *flags: str, classes: int, rows: int) -
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_the_encoder_with_the_better_frozen_vectors_is_fine_tuned_first(attentune, tiny, tmp_path, jobs):
+def test_the_encoder_with_the_better_frozen_vectors_is_fine_tuned_first(attentune, tiny, tmp_path):
     """A second worker waits for these vectors too."""
     for name in ("blind", "seeing"):
         shutil.copytree(tiny("bert"), tmp_path / name)
@@ -306,7 +305,7 @@ def test_the_encoder_with_the_better_frozen_vectors_is_fine_tuned_first(attentun
     blind = {name: 0 * one if "word_embeddings" in name else one for name, one in weights.items()}
     save_file(blind, tmp_path / "blind/model.safetensors", metadata={"format": "pt"})
     encoders = ("--encoders", f"{tmp_path / 'blind'},{tmp_path / 'seeing'}")
-    flags = ("--portfolio", "frozen-linear,bert-mean", "--folds", "2", "--jobs", str(jobs), "--num_train_epochs", "1")
+    flags = ("--portfolio", "frozen-linear,bert-mean", "--folds", "2", "--jobs", "2", "--num_train_epochs", "1")
     status, _, err = attentune(*intents(tmp_path, tiny("bert"), *encoders, *LONG, *flags, classes=3, rows=120))
     assert status == 0, err
     assert re.search(r"fine-tuned in this order, by the loss of their frozen vectors: seeing \d\.\d+, blind \d", err)

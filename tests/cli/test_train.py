@@ -125,7 +125,7 @@ def test_tracker_early_stopping_and_best_weights(attentune, tiny, tmp_path):
 def test_the_demo_prints_its_leaderboard_and_goes_on_where_it_was(attentune, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = Path("demo")  # relative, as its default is
-    small: dict[str, Any] = {"train_size": 40, "time_limit_s": 120.0, "max_steps": 2}
+    small: dict[str, Any] = {"train_size": 40, "time_limit_s": 30.0, "max_steps": 2}
     run = functools.partial(run_demo, methods=("majority", "bert", "auto"), **small)
     monkeypatch.setattr("attentune.demo.run.run_demo", run)
     command = ("demo", "--model_name_or_path", tiny("bert"), "--output_dir", folder)
