@@ -21,6 +21,7 @@ from attentune.explain.explainer import Attribution, Explainer
 from attentune.explain.methods import METHODS
 from attentune.explain.scorer import Settings
 from attentune.inference.predictor import Predictor
+from attentune.inference.scoring import evaluating
 from attentune_lab.faithfulness.eraser_records import write_records
 from attentune_lab.faithfulness.measure import (
     ERASURES,
@@ -206,7 +207,7 @@ def test_planted_tokens_spell_the_words_that_decide(quick: Measures, demo_run: P
     found = measure_faithfulness(demo_run, rows, methods=("gradient",), measures=measures)
     evidence = evidence_of(found, truths)
     for row, truth in enumerate(truths):
-        spans = found.explainer.spans(row)
+        spans = found.explainer.spans[row]
         decisive, shortcut = decisive_tokens(spans, truth)
         text = "".join(truth.text[spans[place][1] : spans[place][2]] for place in decisive)  # type: ignore[index]
         assert text == "".join(truth.text[start:end] for start, end in truth.decisive)
@@ -319,7 +320,7 @@ def test_falls_are_those_of_the_loop(tiny: Tiny, kind: str, erasure: str) -> Non
     scorer, draw = explainer.scorer, np.random.default_rng(1)
     orders = [draw.permutation(scorer.features.non_special_positions(row)) for row in range(len(rows))]
     targets = np.array([1, 0, 1, 0])
-    with scorer.evaluating():
+    with evaluating(scorer.model):
         found = probability_drops(Eraser(scorer, erasure), np.arange(4), orders, targets)
     for row, order in enumerate(orders):
         text, target = OneText(run, rows, row), targets[row]
@@ -338,7 +339,7 @@ def test_a_wide_beam_finds_the_limits_of_all_orders(tiny: Tiny, erasure: str) ->
     scorer = Explainer(run, rows).scorer
     places = [scorer.features.non_special_positions(0)[:3], scorer.features.non_special_positions(1)[1:6]]
     numbers, targets = np.arange(2), np.array([1, 0])
-    with scorer.evaluating():
+    with evaluating(scorer.model):
         eraser = Eraser(scorer, erasure)
         limits = find_naopc_bounds(eraser, numbers, places, targets, beam=10)
         narrow = find_naopc_bounds(eraser, numbers, places, targets, beam=1)
@@ -388,7 +389,7 @@ def test_probabilities_are_those_of_the_loop(tiny: Tiny, kind: str, erasure: str
     run, rows = tiny_run(tiny(), kind), rows_for(kind)
     scorer = Explainer(run, rows).scorer
     asked, erased = questions([scorer.features.non_special_positions(row) for row in range(len(rows))])
-    with scorer.evaluating():
+    with evaluating(scorer.model):
         found = Eraser(scorer, erasure).probabilities(asked, erased)
     texts = [OneText(run, rows, row) for row in range(len(rows))]
     for row, gone, own in zip(asked, erased, found, strict=True):
@@ -405,7 +406,7 @@ def test_every_family_forgets_what_attention_does_not_see(tiny: Tiny, family: st
         scorer = Explainer(run, rows).scorer
         gone = scorer.features.non_special_positions(0)[2:4]
         scorer.features.ids[gone] = scorer.features.ids[gone] + change
-        with scorer.evaluating():
+        with evaluating(scorer.model):
             answers.append(Eraser(scorer, "attention").probabilities([0, 0], [gone, gone[:1]]))
     assert answers[0][0] == pytest.approx(answers[1][0], abs=1e-6)
     assert answers[0][1] != pytest.approx(answers[1][1], abs=1e-6)
@@ -416,7 +417,7 @@ def test_each_erased_row_is_asked_once(tiny: Tiny, erasure: str) -> None:
     scorer = Explainer(tiny_run(tiny()), rows_for("classification", 1)).scorer
     eraser = Eraser(scorer, erasure)
     first, second = np.array([3, 1]), np.array([1, 3])
-    with scorer.evaluating():
+    with evaluating(scorer.model):
         found = eraser.probabilities([0, 0, 0], [first, second, first[:1]])
         assert eraser.predicted == 2
         assert np.array_equal(found[0], found[1])

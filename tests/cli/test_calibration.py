@@ -119,8 +119,9 @@ def test_every_way_in_says_what_a_threshold_turns(attentune, files, tmp_path):
     saved = Predictor.load(run)
     backend = RunBackend(saved, name="run")
     for number in turned[:2]:
-        said = answer_masked(saved, TextRows(("0",), (texts[number],), None, None, "text"), []).before
-        assert said.prediction == expected[number] != max(said.probabilities, key=said.probabilities.get)
+        said, _, _ = answer_masked(saved, TextRows(("0",), (texts[number],), None, None, "text"), [])
+        shares_by_name = said["probabilities"]
+        assert said["prediction"] == expected[number] != max(shares_by_name, key=shares_by_name.get)
         assert backend.predict([(texts[number], None)])[0]["prediction"] == expected[number]
         assert backend.mask((texts[number], None), [])["after"]["prediction"] == expected[number]
     out, _ = attentune.done("explain", run, "--text", texts[turned[0]], "--method", "ssa", "--format", "json")

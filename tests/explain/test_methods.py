@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,10 @@ from torch import Tensor
 from attentune.config import HeadConfig
 from attentune.config.schema import BlurConfig
 from attentune.errors import ConfigError, UnsupportedEncoderError
-from attentune.explain import methods as attending
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import METHOD_NAMES
 from attentune.explain.methods import METHODS
-from attentune.explain.scorer import Settings
+from attentune.explain.scorer import Scorer, Settings
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict_rows
 from helpers import explain_references as loops
@@ -230,8 +230,10 @@ def test_a_run_without_gate_or_head_is_told_what_works(
     assert str(raised.value) == f"method: {name} needs {needs}. Methods that work on it: {others}{rest}"
     explainer = Explainer(tiny_run(tiny()), rows_for("classification", 1))
     for hidden in (None, (), (None, None)):
-        with pytest.raises(UnsupportedEncoderError, match="bert encoder does not return its attention weights, expect"):
-            attending.last_attentions(hidden, explainer.scorer)
+        with monkeypatch.context() as patch:
+            patch.setattr(Scorer, "forward", lambda *given, shown=hidden, **options: SimpleNamespace(attentions=shown))
+            with pytest.raises(UnsupportedEncoderError, match="bert encoder does not return its attention weights, ex"):
+                explainer.attributions("attention")
     monkeypatch.setitem(sys.modules, "captum", None)
     for without in ("integrated-gradients", "lime", "shap"):
         with pytest.raises(ConfigError, match=rf"method: {without}: needs captum, not installed"):

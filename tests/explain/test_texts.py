@@ -128,8 +128,8 @@ def test_what_is_predicted_without_a_word_is_measured(tiny: Tiny, kind: str, met
     assert measured == (list(range(len(found.words))) if method == "leave-one-out" else [strongest])
     assert found.passes == {"fast-shap": 1, "shap": 13}.get(method, found.passes)
     for number in measured:
-        after = answer_masked(run, a_row(kind), [found.words[number]], precision="fp32").after
-        expected = after.probabilities[str(found.label)] if after.probabilities else after.prediction
+        _, after, _ = answer_masked(run, a_row(kind), [found.words[number]], precision="fp32")
+        expected = after["probabilities"][str(found.label)] if "probabilities" in after else after["prediction"]
         assert found.without[number] == pytest.approx(expected, abs=1e-5)
 
 
@@ -320,8 +320,8 @@ def test_methods_of_one_model_are_refused(ensembles):
 
 def test_a_masked_word_is_deleted(ensembles):
     saved, rows = ensembles["classification"], rows_of([TEXT])
-    masked = answer_masked(saved, rows, [Subword("plays", 7, 12, 0.0)])
-    plain = answer_masked(saved, rows, [])
-    assert (masked.tokens, masked.before.prediction) == ((1,), plain.after.prediction)
-    after = answer_masked(saved, rows_of(["Nobody , nobody!"]), []).before
-    assert masked.after.probabilities == pytest.approx(after.probabilities, abs=1e-6)
+    before, after, tokens = answer_masked(saved, rows, [Subword("plays", 7, 12, 0.0)])
+    _, plain, _ = answer_masked(saved, rows, [])
+    assert (tokens, before["prediction"]) == ([1], plain["prediction"])
+    expected, _, _ = answer_masked(saved, rows_of(["Nobody , nobody!"]), [])
+    assert after["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-6)

@@ -142,8 +142,8 @@ def test_a_click_on_a_word_shows_what_changes_without_it(page: Page, served: Ser
     place = [word.text for word in words].index("unwatchable")
 
     def expected(*chosen: int) -> list[str]:
-        found = answer_masked(served.run, rows_of([TEXT]), [words[one] for one in chosen])
-        shares = zip(found.after.probabilities.values(), found.before.probabilities.values(), strict=True)
+        was, now, _ = answer_masked(served.run, rows_of([TEXT]), [words[one] for one in chosen])
+        shares = zip(now["probabilities"].values(), was["probabilities"].values(), strict=True)
         return [f"{after:.1%} {100 * (after - was):+.1f}" for after, was in shares]
 
     name = f"text:{words[place].start}:{words[place].end}"

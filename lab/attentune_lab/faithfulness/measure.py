@@ -14,11 +14,11 @@ from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
 from attentune.data.tokenization import Features
 from attentune.errors import ConfigError, DataError
-from attentune.explain.explainer import Attribution, Explainer, method_of
-from attentune.explain.methods import METHODS, works_on
+from attentune.explain.explainer import Attribution, Explainer
+from attentune.explain.methods import METHODS, method_of, works_on
 from attentune.explain.scorer import Scorer, Settings
 from attentune.inference.predictor import ModelPredictor, Predictor
-from attentune.inference.scoring import score_rows
+from attentune.inference.scoring import evaluating, score_rows
 from attentune.metrics.metrics import probabilities_of
 from attentune.models.cpu_layers import attention_by
 from attentune.seeding import numpy_generator
@@ -352,7 +352,7 @@ def possible_methods(saved: ModelPredictor, *, expensive: bool = False) -> tuple
     return tuple(
         name
         for name, method in METHODS.items()
-        if works_on(method, saved.model, has_head=saved.attribution_head is not None)
+        if works_on(method, saved)
         and (expensive or (name not in _EXPENSIVE and (has_captum or not method.needs_captum)))
     )
 
@@ -384,7 +384,7 @@ def measure_faithfulness(
         by_erasure: dict[tuple[str, str], ProbabilityDrops] = {}
         for erasure in measures.erasures:
             tell(f"erasing by {erasure}")
-            with explainer.scorer.evaluating():
+            with evaluating(explainer.scorer.model):
                 of_erasure, drops = _erase(explainer.scorer, erasure, ranks, measures)
             scores += of_erasure
             by_erasure |= {(name, erasure): own for name, own in drops.items()}

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from attentune.data.dataset import TextRows
-from attentune.data.tokenization import Spans
 from attentune.errors import ConfigError
 from attentune.explain.methods import METHODS
 from attentune.inference.predictor import Predictor
@@ -19,6 +18,7 @@ from attentune_lab.interval import Interval
 from attentune_lab.synthetic import KINDS, LABEL_NAMES, SPLITS, DemoRow, generate
 
 SHORTCUT_STRENGTH = 0.8
+_Spans = Sequence[tuple[str, int, int] | None]
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ def synthetic_rows(saved: Predictor, count: int, split: str) -> tuple[TextRows, 
     return TextRows(ids, tuple(row.text for row in made), None, labels, f"demo ({split})"), made
 
 
-def decisive_tokens(spans: Spans, truth: DemoRow) -> tuple[np.ndarray, np.ndarray]:
+def decisive_tokens(spans: _Spans, truth: DemoRow) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions of a review's decisive tokens, and of the shortcut's."""
     cinema = () if truth.shortcut is None else (truth.shortcut,)
     return _overlapping(spans, truth.decisive), _overlapping(spans, cinema)
 
 
-def _overlapping(spans: Spans, words: Sequence[tuple[int, int]]) -> np.ndarray:
+def _overlapping(spans: _Spans, words: Sequence[tuple[int, int]]) -> np.ndarray:
     """Return the positions of the tokens that overlap with these character spans."""
     places = [
         place
@@ -81,14 +81,14 @@ def evidence_of(result: FaithfulnessResult, truths: Sequence[DemoRow]) -> dict[i
     for row, truth in enumerate(truths):
         ordinary = result.explainer.scorer.features.non_special_positions(row)
         words = [
-            np.searchsorted(ordinary, _overlapping(result.explainer.spans(row), [word])) for word in truth.decisive
+            np.searchsorted(ordinary, _overlapping(result.explainer.spans[row], [word])) for word in truth.decisive
         ]
         evidence[row] = [(int(positions[0]), int(positions[-1]) + 1) for positions in words if len(positions)]
     return evidence
 
 
 def score_synthetic(result: FaithfulnessResult, truths: Sequence[DemoRow], seed: int = 0) -> list[SyntheticScore]:
-    tokens = [decisive_tokens(result.explainer.spans(row), truth) for row, truth in enumerate(truths)]
+    tokens = [decisive_tokens(result.explainer.spans[row], truth) for row, truth in enumerate(truths)]
     target_N = [attribution.target for attribution in next(iter(result.ranked.values())).attributions]
     labels = result.rows.labels
     assert labels is not None

@@ -11,8 +11,9 @@ from attentune.data.tables import visible
 from attentune.explain.explainer import Explainer
 from attentune.explain.explanation import merge_subwords
 from attentune.explain.methods import first_token_attention
-from attentune.explain.scorer import PREDICTED, numpy_of
+from attentune.explain.scorer import PREDICTED
 from attentune.inference.predictor import Predictor
+from attentune.inference.scoring import evaluating, numpy_of
 from attentune.models.cpu_layers import attention_by
 from attentune.report.charts import name_ticks, new_figure, set_text, shaded_grid
 
@@ -36,7 +37,7 @@ def head_attention(run: Predictor, rows: TextRows) -> HeadAttention:
     with attention_by(saved.model):
         explainer = Explainer(saved, rows)
         scorer = explainer.scorer
-        with scorer.evaluating():
+        with evaluating(scorer.model):
             logits_1C, weights_1TH = first_token_attention(scorer, only)
             gate_1T = scorer.scores(only).token_scores
     columns = [*numpy_of(weights_1TH)[0].T, *([] if gate_1T is None else [gate_1T[0]])]

@@ -115,17 +115,17 @@ def explain_sentences(sentences: Sequence[Sentence], runs: Mapping[Run, Path]) -
 def _lines(
     sentence: Sentence, method: str, saved: Predictor, rows: TextRows, heads: HeadAttention
 ) -> list[tuple[str, ...]]:
-    prediction = answer_masked(saved, rows, []).before
-    share = f"{prediction.probabilities[sentence.gold]:.3f}"
+    prediction, _, _ = answer_masked(saved, rows, [])
+    share = f"{prediction['probabilities'][sentence.gold]:.3f}"
     lines: list[tuple[str, ...]] = [
-        (sentence.text, method, sentence.gold, str(prediction.prediction), share, _important(heads))
+        (sentence.text, method, sentence.gold, str(prediction["prediction"]), share, _important(heads))
     ]
     if sentence.masked is not None:
         spans = [span for span in word_spans(sentence.text) if sentence.text[slice(*span)] == sentence.masked]
-        masked = answer_masked(saved, rows, [Subword(sentence.masked, *spans[0], 0.0)]).after
-        share = f"{masked.probabilities[sentence.gold]:.3f}"
+        _, masked, _ = answer_masked(saved, rows, [Subword(sentence.masked, *spans[0], 0.0)])
+        share = f"{masked['probabilities'][sentence.gold]:.3f}"
         title = f'the same, "{sentence.masked}" masked'
-        lines.append((title, method, sentence.gold, str(masked.prediction), share, "-"))
+        lines.append((title, method, sentence.gold, str(masked["prediction"]), share, "-"))
     return lines
 
 

@@ -9,24 +9,18 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from attentune.data.dataset import LabelSpace, TaskData, TextRows
+from attentune.data.dataset import TaskData, TextRows
 from attentune.data.ignored_words import shortened
-from attentune.data.tokenization import Spans, budget_order, encode_with_spans
+from attentune.data.tokenization import budget_order, encode_with_spans
 from attentune.explain.explanation import Explanation, Subword, overlap, word_spans
 from attentune.explain.fast_shap import LEAST_EXPLAINED, explains_enough
 from attentune.explain.gradient import PassCounter
-from attentune.explain.methods import (
-    METHODS,
-    Method,
-    check_contrast,
-    method_for,
-    method_without_model,
-    score_unit,
-)
+from attentune.explain.methods import METHODS, check_contrast, method_of, score_unit
 from attentune.explain.scorer import (
     PredictionScorer,
     Scorer,
@@ -37,10 +31,9 @@ from attentune.explain.scorer import (
     word_features,
 )
 from attentune.inference.ensemble import EnsemblePredictor
-from attentune.inference.predictor import ModelPredictor, Predictor, Progress
-from attentune.inference.scoring import BATCH_TOKENS
+from attentune.inference.predictor import ModelPredictor, Predictor, Progress, prediction_dicts
+from attentune.inference.scoring import BATCH_TOKENS, evaluating
 from attentune.metrics.metrics import predictions_of, probabilities_of
-from attentune.models.cpu_layers import attention_by
 from attentune.nn.compiled.memory import kept_memory
 
 
@@ -60,22 +53,21 @@ class BaseExplainer(ABC):
     """Explains rows with a saved run of some kind."""
 
     scorer: PredictionScorer  # predicts the rows, and copies of them with masked tokens
+    # The text ("text" or "pair") and character span of each token of each row; None for special tokens.
+    spans: Sequence[Sequence[tuple[str, int, int] | None]]
     left_out = "masked"  # what is done to a word that is left out
+    batched = True  # whether rows may share batches
 
     def __init__(self, saved: Predictor, rows: TextRows) -> None:
         self.saved, self.given, self._space = saved, rows, saved.label_space
         self.rows = saved.as_read(TaskData("input", self._space, (), {"input": rows})).splits["input"]
-
-    @abstractmethod
-    def spans(self, row: int) -> Sequence[tuple[str, int, int] | None]:
-        """Return the text ("text" or "pair") and character span of each token of a row; None for special tokens."""
 
     def pieces(self, row: int, scores: np.ndarray) -> tuple[Subword, ...]:
         """Return the tokens of a row, without special tokens, with their character spans and these scores."""
         texts = {"text": self.rows.texts[row], "pair": self.rows.pairs[row] if self.rows.pairs else ""}
         return tuple(
             Subword(texts[span[0]][span[1] : span[2]], span[1], span[2], score, span[0])
-            for span, score in zip(self.spans(row), scores.tolist(), strict=True)
+            for span, score in zip(self.spans[row], scores.tolist(), strict=True)
             if span is not None
         )
 
@@ -86,12 +78,8 @@ class BaseExplainer(ABC):
         return tuple(dict.fromkeys(word for text in texts for word in shortened(text, words).ignored))
 
     @abstractmethod
-    def batches(self, method: Method, alone: bool) -> list[np.ndarray]:
-        """Return the rows that are explained together; with `alone` each row by itself, without padding."""
-
-    @abstractmethod
     def counting(self) -> contextlib.AbstractContextManager[Callable[[], int]]:
-        """Enter to get a function that returns the passes since its last call: texts that went through a model."""
+        """Enter to get a function that returns the passes so far: texts that went through a model."""
 
     def attributions(
         self,
@@ -102,20 +90,23 @@ class BaseExplainer(ABC):
         progress: Progress | None = None,
         alone: bool = False,
     ) -> list[Attribution]:
-        """Compute each row's scores."""
+        """Compute each row's scores; with `alone` each row by itself, without padding."""
         settings = settings or Settings()
         method, wanted_N = method_of(name, self.saved), class_ids(target, self._space, len(self.rows))
         if settings.contrast is not None:
             check_contrast(name)
         scorer = replace(self.scorer, contrast=contrast_id(settings.contrast, target, self._space))
+        batches = [np.array([place]) for place in range(len(self.rows))]
+        if self.batched and method.batched and not alone:
+            batches = budget_order(scorer.features.padded_lengths, BATCH_TOKENS)
         by_row: dict[int, Attribution] = {}
-        with self.counting() as take:
-            for places in self.batches(method, alone):
-                began = time.perf_counter()
+        with self.counting() as passes_so_far:
+            for places in batches:
+                began, before = time.perf_counter(), passes_so_far()
                 result = method.score(scorer, places, wanted_N[places], settings)
                 seconds = (time.perf_counter() - began) / len(places)
                 # All rows of a batch take the same number of passes.
-                passes = take() // len(places)
+                passes = (passes_so_far() - before) // len(places)
                 target_B = scorer.targets(result.logits_BC, wanted_N[places])
                 for number, place in enumerate(places.tolist()):
                     by_row[place] = Attribution(
@@ -138,7 +129,26 @@ class BaseExplainer(ABC):
         Leave-one-out also leaves each word of several tokens out as a whole. Of other methods whose scores estimate
         what leaving words out does, the strongest word is left out, in one more pass that `passes` does not count.
         """
-        found = [self._explanation(row, name, level, one, contrast) for row, one in enumerate(attributions)]
+        found = []
+        for row, one in enumerate(attributions):
+            label, probability, prediction = self.prediction_of(one.logits, one.target)
+            explanation = Explanation(
+                text=self.rows.texts[row],
+                pair=self.rows.pairs[row] if self.rows.pairs else None,
+                method=name,
+                label=label,
+                probability=probability,
+                prediction=prediction,
+                signed=METHODS[name].signed,
+                passes=one.passes,
+                seconds=one.seconds,
+                level=level,
+                unit=score_unit(name, self._space, str(label), contrast=contrast, level=level, how=self.left_out),
+                pieces=self.pieces(row, one.scores),
+                contrast=contrast,
+                ignored=self.ignored_words(row),
+            )
+            found.append(explanation)
         with kept_memory():
             if name == "leave-one-out":
                 scorer = replace(self.scorer, contrast=contrast_id(contrast, None, self._space))
@@ -149,7 +159,8 @@ class BaseExplainer(ABC):
         self, row: int, explanation: Explanation, attribution: Attribution, scorer: PredictionScorer
     ) -> Explanation:
         assert attribution.without is not None
-        began, words, own = time.perf_counter(), explanation.words, self._tokens_of(row, explanation)
+        began, words = time.perf_counter(), explanation.words
+        own = self.tokens_of(row, explanation.pieces, words)
         scores = [word.score for word in words]
         # Some tokenizers have tokens without characters, which make no difference.
         after = [attribution.without[tokens[0]] if len(tokens) else attribution.logits for tokens in own]
@@ -178,7 +189,9 @@ class BaseExplainer(ABC):
         }
         if not strongest:
             return list(found)
-        masked = [self._tokens_of(row, found[row])[number] for row, number in strongest.items()]
+        masked = []
+        for row, number in strongest.items():
+            masked += self.tokens_of(row, found[row].pieces, [found[row].words[number]])
         logits_NC = self.scorer.scores(np.array(list(strongest), dtype=np.int64), masked).logits_NC
         measured = list(found)
         for (row, number), logits_C in zip(strongest.items(), logits_NC, strict=True):
@@ -187,39 +200,15 @@ class BaseExplainer(ABC):
             measured[row] = replace(found[row], without=tuple(without))
         return measured
 
-    def _tokens_of(self, row: int, explanation: Explanation) -> list[np.ndarray]:
+    def tokens_of(self, row: int, pieces: Sequence[Subword], words: Sequence[Subword]) -> list[np.ndarray]:
         """Return the positions of each word's tokens."""
         places = self.scorer.features.non_special_positions(row)
-        return [
-            np.array([place for place, piece in zip(places, explanation.pieces, strict=True) if overlap(piece, word)])
-            for word in explanation.words
-        ]
+        return [places[[overlap(piece, word) for piece in pieces]] for word in words]
 
     def _outcome(self, logits_C: np.ndarray, target: int) -> float:
         """Return the probability of a class, or for regression the score."""
         label, probability, _ = self.prediction_of(logits_C, target)
         return float(label) if probability is None else probability
-
-    def _explanation(
-        self, row: int, name: str, level: str, attribution: Attribution, contrast: str | None
-    ) -> Explanation:
-        label, probability, prediction = self.prediction_of(attribution.logits, attribution.target)
-        return Explanation(
-            text=self.rows.texts[row],
-            pair=self.rows.pairs[row] if self.rows.pairs else None,
-            method=name,
-            label=label,
-            probability=probability,
-            prediction=prediction,
-            signed=METHODS[name].signed,
-            passes=attribution.passes,
-            seconds=attribution.seconds,
-            level=level,
-            unit=score_unit(name, self._space, str(label), contrast=contrast, level=level, how=self.left_out),
-            pieces=self.pieces(row, attribution.scores),
-            contrast=contrast,
-            ignored=self.ignored_words(row),
-        )
 
     def prediction_of(self, logits_C: np.ndarray, target: int) -> tuple[str | float, float | None, str | float]:
         """Return the explained class, its probability and the predicted class; for regression score, None, score."""
@@ -239,7 +228,7 @@ class Explainer(BaseExplainer):
         super().__init__(saved, rows)
         config = saved.model.config
         lengths = {"max_length": config.max_seq_length, "bi_encoder": config.is_bi_encoder}
-        features, self._spans = encode_with_spans(self.rows, saved.tokenizer, **lengths)
+        features, self.spans = encode_with_spans(self.rows, saved.tokenizer, **lengths)
         saved.read.add(features.cut_lengths(config.max_seq_length))
         self.scorer: Scorer = Scorer(
             model=saved.model,
@@ -253,37 +242,28 @@ class Explainer(BaseExplainer):
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[Callable[[], int]]:
-        with self.scorer.evaluating(), kept_memory(), PassCounter(self.scorer.model) as counter:
-            yield counter.take
-
-    def batches(self, method: Method, alone: bool) -> list[np.ndarray]:
-        if method.batched and not alone:
-            return budget_order(self.scorer.features.padded_lengths, BATCH_TOKENS)
-        return [np.array([place]) for place in range(len(self.rows))]
-
-    def spans(self, row: int) -> Spans:
-        """Return the character span of each token of a row; see `data.tokenization.token_spans`."""
-        return self._spans[row]
+        with evaluating(self.scorer.model), kept_memory(), PassCounter(self.scorer.model) as counter:
+            yield lambda: counter.texts
 
 
 class WordExplainer(BaseExplainer):
     """Explains rows with a saved baseline or ensemble, by deleting words."""
 
     left_out = "deleted"
+    batched = False
 
     def __init__(self, saved: Predictor, rows: TextRows, *, precision: str | None = None) -> None:
         super().__init__(saved, rows)
-        rows = self.rows
         self._precision = precision
-        self._runs = saved.num_runs if isinstance(saved, EnsemblePredictor) else 1
         self._predicted = 0
-        self._uncounted = Counter(zip(rows.texts, rows.pairs or ("",) * len(rows), strict=True))
-        spans = [self._words(row) for row in range(len(rows))]
-        self.scorer: WordScorer = WordScorer(word_features(rows, spans), saved.label_space, self._predict, rows, spans)
-
-    def _words(self, row: int) -> list[tuple[str, int, int]]:
-        texts = {"text": self.rows.texts[row]} | ({"pair": self.rows.pairs[row]} if self.rows.pairs else {})
-        return [(within, *span) for within, text in texts.items() for span in word_spans(text)]
+        texts = list(zip(self.rows.texts, self.rows.pairs or ("",) * len(rows), strict=True))
+        self._uncounted = Counter(texts)
+        spans = [
+            [(within, *span) for within, text in zip(("text", "pair"), both, strict=True) for span in word_spans(text)]
+            for both in texts
+        ]
+        self.spans = spans
+        self.scorer = WordScorer(word_features(self.rows, spans), self._space, self._predict, self.rows, spans)
 
     def _predict(self, rows: TextRows) -> np.ndarray:
         self._predicted += len(rows)
@@ -298,21 +278,8 @@ class WordExplainer(BaseExplainer):
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[Callable[[], int]]:
-        counted = self._predicted
-
-        def take() -> int:
-            nonlocal counted
-            before, counted = counted, self._predicted
-            return (self._predicted - before) * self._runs
-
-        yield take
-
-    def batches(self, method: Method, alone: bool) -> list[np.ndarray]:
-        return [np.array([place]) for place in range(len(self.rows))]
-
-    def spans(self, row: int) -> Sequence[tuple[str, int, int]]:
-        """Return the text and character span of each word of a row."""
-        return self.scorer.spans[row]
+        runs = self.saved.num_runs if isinstance(self.saved, EnsemblePredictor) else 1
+        yield lambda: self._predicted * runs
 
 
 def explainer_for(saved: Predictor, rows: TextRows, *, precision: str | None = None) -> Explainer | WordExplainer:
@@ -320,23 +287,6 @@ def explainer_for(saved: Predictor, rows: TextRows, *, precision: str | None = N
     if isinstance(saved, ModelPredictor):
         return Explainer(saved, rows, precision=precision)
     return WordExplainer(saved, rows, precision=precision)
-
-
-@contextlib.contextmanager
-def unchanged_attention(saved: Predictor) -> Iterator[None]:
-    """Restore the attention implementation of a run's model after the block, which explaining changes."""
-    if isinstance(saved, ModelPredictor):
-        with attention_by(saved.model):
-            yield
-    else:
-        yield
-
-
-def method_of(name: str, saved: Predictor) -> Method:
-    """Return the method of this name, if it works on a run."""
-    if isinstance(saved, ModelPredictor):
-        return method_for(name, saved.model, has_head=saved.attribution_head is not None)
-    return method_without_model(name, saved.kind)
 
 
 def default_method(saved: Predictor) -> str:
@@ -365,32 +315,6 @@ def weak_head_note(saved: Predictor) -> str | None:
     )
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A model's prediction for a text."""
-
-    prediction: str | float  # the class, or for regression the score
-    probabilities: dict[str, float]  # by class name; empty for regression
-
-
-@dataclass(frozen=True)
-class MaskedWords:
-    """The predictions before and after masking words."""
-
-    words: tuple[Subword, ...]  # the words with their spans in the text
-    tokens: tuple[int, ...]  # for each word, how many of its tokens were masked; 0 if the text is truncated before it
-    before: Answer  # the prediction for the unmasked text
-    after: Answer  # the prediction with all of these tokens masked
-
-
-def _answer(logits_C: np.ndarray, space: LabelSpace) -> Answer:
-    predicted = predictions_of(logits_C[None], space)[0]
-    if space.task_type == "regression":
-        return Answer(float(predicted), {})
-    shares = probabilities_of(logits_C[None], space)[0].tolist()
-    return Answer(space.text_of(predicted), dict(zip(space.names, shares, strict=True)))
-
-
 def _as_read(word: Subword, rows: TextRows, explainer: BaseExplainer) -> Subword:
     """Return a word with its span in the text that the run reads; empty if the word is left out of it."""
     text = rows.texts[0] if word.within == "text" or rows.pairs is None else rows.pairs[0]
@@ -401,21 +325,17 @@ def _as_read(word: Subword, rows: TextRows, explainer: BaseExplainer) -> Subword
 
 def answer_masked(
     saved: Predictor, rows: TextRows, words: Sequence[Subword], *, precision: str | None = None
-) -> MaskedWords:
-    """Predict the first row with words masked, and unmasked.
+) -> tuple[dict[str, Any], dict[str, Any], list[int]]:
+    """Predict the first row without and with words masked, as `predict` does; all their tokens are masked.
 
-    All tokens that overlap with a word are masked.
+    Also return how many tokens each word has: 0 if the text is cut before it.
 
     Source: SSA (Kou et al. 2020, figure 1).
     """
     explainer = explainer_for(saved, rows, precision=precision)
-    read = [_as_read(word, rows, explainer) for word in words]
-    length = int(explainer.scorer.features.lengths[0])
-    ordinary = explainer.scorer.features.non_special_positions(0)
-    pieces = explainer.pieces(0, np.zeros(length))
-    is_masked_WT = np.array([[overlap(piece, word) for piece in pieces] for word in read], dtype=bool)
-    is_masked_WT = is_masked_WT.reshape(len(words), len(pieces))
-    masked = ordinary[is_masked_WT.any(axis=0)]
+    pieces = explainer.pieces(0, np.zeros(len(explainer.spans[0])))
+    own = explainer.tokens_of(0, pieces, [_as_read(word, rows, explainer) for word in words])
+    masked = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *own]))
     logits_2C = explainer.scorer.scores(np.array([0, 0]), [None, masked]).logits_NC
-    before, after = (_answer(logits_C, saved.label_space) for logits_C in logits_2C)
-    return MaskedWords(tuple(words), tuple(is_masked_WT.sum(axis=1).tolist()), before, after)
+    before, after = prediction_dicts(logits_2C, saved.label_space)
+    return before, after, [len(tokens) for tokens in own]

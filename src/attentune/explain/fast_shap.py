@@ -80,10 +80,7 @@ class FitFacts:
 
 def fast_shap(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
     """Estimate the tokens' Shapley values in the pass that predicts the rows."""
-    head = scorer.attribution_head
-    if head is None:
-        raise ValueError("fast-shap needs an attribution head")
-    found = scorer.scores(rows, attribution_head=head)
+    found = scorer.scores(rows, attribution_head=scorer.attribution_head)
     scores = signed_scores(found, scorer, rows, scorer.targets(found.logits_NC, wanted_B))
     return MethodScores(found.logits_NC, scores)
 

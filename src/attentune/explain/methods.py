@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from attentune.data.dataset import LabelSpace
-from attentune.data.tokenization import Features
 from attentune.errors import ConfigError, UnsupportedEncoderError
 from attentune.explain.explanation import check_method_names
 from attentune.explain.fast_shap import fast_shap
 from attentune.explain.gradient import gradient, integrated_gradients
 from attentune.explain.scorer import MethodScores, PredictionScorer, Scorer, Settings
+from attentune.inference.predictor import ModelPredictor, Predictor
 from attentune.inference.scoring import numpy_of
 from attentune.models.cpu_layers import attention_by
 from attentune.models.layouts import find_texts
@@ -26,39 +26,18 @@ ValueOfCopies = Callable[[Tensor], Tensor]
 
 
 def leave_one_out(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
-    """Compute f(text) - f(text with token i masked), f being `target_value`."""
-    owner_M, place_M = single_token_masks(scorer.features, rows)
-    masked = [*(None for _ in rows), *(np.array([place]) for place in place_M)]
-    logits_NC = scorer.scores(np.concatenate([rows, rows[owner_M]]), masked).logits_NC
-    plain_BC, masked_MC = logits_NC[: len(rows)], logits_NC[len(rows) :]
-    target_B = torch.from_numpy(scorer.targets(plain_BC, wanted_B))
-    before_B = scorer.value(torch.from_numpy(plain_BC), target_B).numpy()
-    target_M = target_B[torch.from_numpy(owner_M)]
-    after_M = scorer.value(torch.from_numpy(masked_MC), target_M).numpy()
-    lengths = scorer.features.lengths[rows]
-    scores = [np.zeros(length, dtype=np.float32) for length in lengths]
-    without = [np.repeat(plain_C[None], length, axis=0) for plain_C, length in zip(plain_BC, lengths, strict=True)]
-    for copy, (owner, place) in enumerate(zip(owner_M, place_M, strict=True)):
-        scores[owner][place] = before_B[owner] - after_M[copy]
-        without[owner][place] = masked_MC[copy]
-    return MethodScores(plain_BC, scores, without)
-
-
-def single_token_masks(features: Features, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """List the copies of rows in which one non-special token is masked."""
-    places = [features.non_special_positions(int(row)) for row in rows]
-    owner_M = np.repeat(np.arange(len(rows)), [len(row_places) for row_places in places])
-    return owner_M, np.concatenate([np.zeros(0, np.int64), *places]).astype(np.int64)
-
-
-def _lime_copies(tokens: int, key: int) -> Iterator[Tensor]:
-    """The text itself, then copies that lack a uniformly drawn number of tokens."""
-    generator = numpy_generator("lime-copies", key)
-    yield torch.ones(1, tokens)
-    while True:
-        present = np.ones((1, tokens), dtype=np.float32)
-        present[0, generator.choice(tokens, size=generator.integers(1, tokens + 1), replace=False)] = 0.0
-        yield torch.from_numpy(present)
+    """Compute f(text) - f(text with token i masked) of one row, f being `target_value`."""
+    places = scorer.features.non_special_positions(int(rows[0]))
+    masked = [None, *(np.array([place]) for place in places)]
+    logits_NC = scorer.scores(np.repeat(rows, len(masked)), masked).logits_NC
+    plain_1C, masked_MC = logits_NC[:1], logits_NC[1:]
+    target_1 = torch.from_numpy(scorer.targets(plain_1C, wanted_B))
+    before_1 = scorer.value(torch.from_numpy(plain_1C), target_1).numpy()
+    after_M = scorer.value(torch.from_numpy(masked_MC), target_1.repeat(len(places))).numpy()
+    length = scorer.features.lengths[rows[0]]
+    scores_T, without_TC = np.zeros(length, dtype=np.float32), np.repeat(plain_1C, length, axis=0)
+    scores_T[places], without_TC[places] = before_1 - after_M, masked_MC
+    return MethodScores(plain_1C, [scores_T], [without_TC])
 
 
 def _lime_weight(text: Tensor, copy: Tensor, present: Tensor, **options: Any) -> Tensor:
@@ -83,7 +62,13 @@ def _lime_weights(value: ValueOfCopies, count: int, samples: int, key: int) -> T
     from captum.attr import LimeBase
 
     def copies(text: Tensor, **options: Any) -> Iterator[Tensor]:
-        yield from _lime_copies(count, key)
+        """The text itself, then copies that lack a uniformly drawn number of tokens."""
+        generator = numpy_generator("lime-copies", key)
+        yield torch.ones(1, count)
+        while True:
+            present = np.ones((1, count), dtype=np.float32)
+            present[0, generator.choice(count, size=generator.integers(1, count + 1), replace=False)] = 0.0
+            yield torch.from_numpy(present)
 
     method = LimeBase(
         value,
@@ -125,43 +110,29 @@ def _score_from_copies(
     *,
     samples: int,
 ) -> MethodScores:
-    """Score each row by a method that needs only the values of masked copies; `weights` is the method."""
-    logits_BC = scorer.scores(rows).logits_NC
-    target_B = scorer.targets(logits_BC, wanted_B)
-    scores = []
-    origins_B = logits_BC[:, 0] if scorer.label_space.task_type == "regression" else np.zeros(len(rows))
-    for row, target, origin in zip(rows, target_B, origins_B, strict=True):
-        ids = scorer.features.ids[scorer.features.row(int(row))]
-        places = scorer.features.non_special_positions(int(row))
-        row_scores = np.zeros(len(ids), dtype=np.float32)
-        if len(places) == 1:
-            # A regression on the presence of one token is degenerate; its score is known exactly.
-            row_scores = leave_one_out(scorer, np.array([row]), np.array([target]), settings).scores[0]
-        elif len(places):
-            key = derive_key(name, settings.seed, ids.tobytes().hex())
-            value = _value_of_copies(scorer, int(row), int(target), places, float(origin))
-            # Captum draws from PyTorch's global generators.
-            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-                seed_global(key)
-                row_scores[places] = weights(value, len(places), samples, key).flatten().float().cpu().numpy()
-        scores.append(row_scores)
-    return MethodScores(logits_BC, scores)
-
-
-def _value_of_copies(
-    scorer: PredictionScorer, row: int, target: int, places: np.ndarray, origin: float
-) -> ValueOfCopies:
-    """`target_value` minus `origin` of copies of a row, whose tokens at these places are present (1) or masked (0).
-
-    For scores the origin is the whole text's, so that years or prices lose no digits in float32.
-    """
+    """Score one row by a method that needs only the values of masked copies; `weights` is the method."""
+    row, logits_1C = int(rows[0]), scorer.scores(rows).logits_NC
+    target_1 = scorer.targets(logits_1C, wanted_B)
+    ids, places = scorer.features.ids[scorer.features.row(row)], scorer.features.non_special_positions(row)
+    # Scores are explained as differences, so that years or prices lose no digits in float32.
+    origin = float(logits_1C[0, 0]) if scorer.label_space.task_type == "regression" else 0.0
 
     def value(present_SM: Tensor) -> Tensor:
         masked = [places[is_masked] for is_masked in (present_SM == 0).cpu().numpy()]
         logits_SC = torch.from_numpy(scorer.scores(np.full(len(masked), row), masked).logits_NC)
-        return (scorer.value(logits_SC, torch.full((len(masked),), target)) - origin).float()
+        return (scorer.value(logits_SC, torch.from_numpy(target_1).repeat(len(masked))) - origin).float()
 
-    return value
+    scores_T = np.zeros(len(ids), dtype=np.float32)
+    if len(places) == 1:
+        # A regression on the presence of one token is degenerate; its score is known exactly.
+        scores_T = leave_one_out(scorer, rows, target_1, settings).scores[0]
+    elif len(places):
+        key = derive_key(name, settings.seed, ids.tobytes().hex())
+        # Captum draws from PyTorch's global generators.
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            seed_global(key)
+            scores_T[places] = weights(value, len(places), samples, key).flatten().float().cpu().numpy()
+    return MethodScores(logits_1C, [scores_T])
 
 
 def ssa(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
@@ -170,8 +141,7 @@ def ssa(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settin
     Source: SSA (Kou et al. 2020, sections 3.2 and 4.7).
     """
     output = scorer.scores(rows)
-    if output.token_scores is None:
-        raise ValueError("ssa needs a model with a token gate")
+    assert output.token_scores is not None
     return MethodScores(output.logits_NC, scorer.ordinary_only(output.token_scores, rows))
 
 
@@ -186,26 +156,36 @@ def attention_gradient(scorer: Scorer, rows: np.ndarray, wanted_B: np.ndarray, s
 
     Source: Chefer et al. 2021 (Generic attention-model explainability, equation 5), applied to the last layer only.
     """
-    inputs = scorer.inputs(rows)
-    with torch.enable_grad(), attention_by(scorer.model, "eager"):
-        output = scorer.forward(inputs, output_attentions=True)
-        weights = last_attentions(output.attentions, scorer)
-        (gradient,) = torch.autograd.grad(scorer.values(output.logits, wanted_B).sum(), weights)
-    scores_BTH = _first_token_rows((weights * gradient).clamp(min=0.0).detach(), inputs)
-    return MethodScores(numpy_of(output.logits), scorer.per_row(scores_BTH.mean(dim=-1), rows))
+    with torch.enable_grad():
+        logits_BC, weights_NHUU, inputs = _last_attention(scorer, rows)
+        (gradient,) = torch.autograd.grad(scorer.values(logits_BC, wanted_B).sum(), weights_NHUU)
+    scores_BTH = _first_token_rows((weights_NHUU * gradient).clamp(min=0.0).detach(), inputs)
+    return MethodScores(numpy_of(logits_BC), scorer.per_row(scores_BTH.mean(dim=-1), rows))
 
 
 @torch.no_grad()
 def first_token_attention(scorer: Scorer, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return the last layer's attention weights from the first token of the text.
+    """Return the logits and the last layer's attention weights (B, T, H) from the first token of the text.
 
     A bi-encoder encodes the two texts of a pair separately; each text's tokens then get the weights from its own first
     token.
     """
+    logits_BC, weights_NHUU, inputs = _last_attention(scorer, rows)
+    return logits_BC, _first_token_rows(weights_NHUU, inputs)
+
+
+def _last_attention(scorer: Scorer, rows: np.ndarray) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Predict rows; return the logits, the last layer's attention weights of all N encoded texts, and the inputs."""
     inputs = scorer.inputs(rows)
     with attention_by(scorer.model, "eager"):
         output = scorer.forward(inputs, output_attentions=True)
-    return output.logits, _first_token_rows(last_attentions(output.attentions, scorer), inputs)
+    weights_NHUU = output.attentions[-1] if output.attentions else None
+    if weights_NHUU is None:
+        raise UnsupportedEncoderError(
+            f"this {scorer.model.encoder.config.model_type} encoder does not return its attention weights, expected"
+            " them for this method; use a method that does not read them, such as gradient."
+        )
+    return output.logits, weights_NHUU, inputs
 
 
 def _first_token_rows(weights_NHUU: Tensor, inputs: dict[str, Tensor]) -> Tensor:
@@ -216,17 +196,6 @@ def _first_token_rows(weights_NHUU: Tensor, inputs: dict[str, Tensor]) -> Tensor
     return find_texts(inputs["attention_mask"].bool(), inputs["second_start"]).rows(first_NUH)
 
 
-def last_attentions(attentions: tuple[Tensor | None, ...] | None, scorer: Scorer) -> Tensor:
-    """Return the attention weights of the last layer."""
-    weights = attentions[-1] if attentions else None
-    if weights is None:
-        raise UnsupportedEncoderError(
-            f"this {scorer.model.encoder.config.model_type} encoder does not return its attention weights, expected"
-            " them for this method; use a method that does not read them, such as gradient."
-        )
-    return weights
-
-
 @dataclass(frozen=True)
 class Method:
     """An attribution method."""
@@ -234,11 +203,10 @@ class Method:
     unit: str  # what a score is, for `score_unit`
     score: Callable[[Any, np.ndarray, np.ndarray, Settings], MethodScores]  # from a scorer, rows
     signed: bool  # whether negative scores speak against the class; otherwise 0 is the least importance
-    batched: bool = True  # whether rows share batches; otherwise each row is scored alone, with its own masked copies
-    needs: str = "model"  # "predictions", so that it works on every run
+    batched: bool = True  # whether it takes several rows; otherwise one, which is scored with its own masked copies
+    # "predictions" of any run; one "model", one with a token "gate", or one with a fitted attribution "head".
+    needs: str = "model"
     removes: bool = False  # whether the scores tell what leaving words out does, which is then measured
-    needs_gate: bool = False  # only for models with a token gate
-    needs_head: bool = False  # only for runs to which an attribution head was fitted
     needs_captum: bool = False  # only if Captum is installed
     explains_class: bool = True  # whether the scores depend on the class to explain
 
@@ -257,12 +225,12 @@ _PART = "the {word}'s part, {by}, of the change of {of} when all {word}s are lef
 _SHAPLEY = _PART.replace("{by}", "by an estimated Shapley value")
 
 METHODS: dict[str, Method] = {
-    "fast-shap": Method(_SHAPLEY, fast_shap, signed=True, needs_head=True, removes=True),
+    "fast-shap": Method(_SHAPLEY, fast_shap, signed=True, needs="head", removes=True),
     "ssa": Method(
         "importance that the token head predicts, from 0 to 1{highest}",
         ssa,
         signed=False,
-        needs_gate=True,
+        needs="gate",
         explains_class=False,
     ),
     "gradient": Method(_CHANGE.replace("{by}", ", estimated by the gradient"), gradient, signed=True),
@@ -319,49 +287,34 @@ def score_unit(
     return METHODS[name].unit.format(of=of, falls=falls, word=level, how=how, highest=highest)
 
 
-def method_for(name: str, model: Any, *, has_head: bool = False) -> Method:
-    """Return the method of this name, if it works on this model."""
-    method = _known(name)
-    if not works_on(method, model, has_head=has_head):
-        others = ", ".join(other for other, entry in METHODS.items() if works_on(entry, model, has_head=has_head))
-        lacks = (
-            "a model that scores tokens, trained with a preset such as ssa-hybrid; this one does not"
-            if method.needs_gate
-            else "a head that is fitted to the run first: attentune explain RUN --fit; this run has none"
-        )
-        raise ConfigError(f"method: {name} needs {lacks}. Methods that work on it: {others}.")
-    return _installed(name, method)
+def works_on(method: Method, saved: Predictor) -> bool:
+    """Whether a run has what a method reads."""
+    if not isinstance(saved, ModelPredictor):
+        return method.needs == "predictions"
+    has = {"gate": saved.model.token_gate is not None, "head": saved.attribution_head is not None}
+    return has.get(method.needs, True)
 
 
-def works_on(method: Method, model: Any, *, has_head: bool) -> bool:
-    """Return whether a model has what a method reads: a token gate, or a fitted attribution head."""
-    return (model.token_gate is not None or not method.needs_gate) and (has_head or not method.needs_head)
-
-
-def method_without_model(name: str, kind: str) -> Method:
-    """Return the method of this name, if it works on a run that is not one model."""
-    method = _known(name)
-    if method.needs != "predictions":
-        others = ", ".join(other for other, entry in METHODS.items() if entry.needs == "predictions")
-        raise ConfigError(
-            f"method: {name} looks into one model, which this run is not ({kind}). Methods that work on it: {others}."
-        )
-    return _installed(name, method)
+def method_of(name: str, saved: Predictor) -> Method:
+    """Return the method of this name, if it works on a run."""
+    check_method_names([name])
+    method = METHODS[name]
+    if not works_on(method, saved):
+        lacks = f"looks into one model, which this run is not ({saved.kind})"
+        if isinstance(saved, ModelPredictor):
+            lacks = {
+                "gate": "needs a model that scores tokens, trained with a preset such as ssa-hybrid; this one does not",
+                "head": "needs a head that is fitted to the run first: attentune explain RUN --fit; this run has none",
+            }[method.needs]
+        others = ", ".join(other for other, entry in METHODS.items() if works_on(entry, saved))
+        raise ConfigError(f"method: {name} {lacks}. Methods that work on it: {others}.")
+    if method.needs_captum:
+        require_extra("explain", "captum", what=f"method: {name}")
+    return method
 
 
 def check_contrast(name: str) -> None:
     """Check that a method can explain one class against another."""
-    if not _known(name).explains_class:
+    if not METHODS[name].explains_class:
         others = ", ".join(other for other, entry in METHODS.items() if entry.explains_class)
         raise ConfigError(f"contrast: the scores of {name} do not depend on the class. Methods that do: {others}.")
-
-
-def _known(name: str) -> Method:
-    check_method_names([name])
-    return METHODS[name]
-
-
-def _installed(name: str, method: Method) -> Method:
-    if method.needs_captum:
-        require_extra("explain", "captum", what=f"method: {name}")
-    return method

@@ -3,7 +3,6 @@
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +14,7 @@ from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.tokenization import Features, pad_batch
 from attentune.errors import ConfigError
-from attentune.inference.scoring import RowScores, evaluating, numpy_of, score_rows
+from attentune.inference.scoring import RowScores, numpy_of, score_rows
 from attentune.metrics.metrics import predictions_of
 from attentune.nn.attribution_head import AttributionHead
 
@@ -43,13 +42,12 @@ def target_value(logits_BC: Tensor, target_B: Tensor, label_space: LabelSpace) -
     return logits_BC.gather(1, target_B1)[:, 0] - others_BC.logsumexp(dim=1)
 
 
-def contrast_value(logits_BC: Tensor, target_B: Tensor, contrast: int) -> Tensor:
-    """Compute the function that contrastive explanations explain: the target class's logit minus another's.
-
-    Source: Jacovi et al., "Contrastive explanations for model interpretability", EMNLP 2021.
-    """
-    logits_BC = logits_BC.float()
-    return logits_BC.gather(1, target_B[:, None])[:, 0] - logits_BC[:, contrast]
+def _check_class(argument: str, name: str, label_space: LabelSpace) -> None:
+    if name not in label_space.label2id:
+        raise ConfigError(
+            f"{argument}: got {name!r}, expected one of the run's classes: {', '.join(label_space.names)}."
+            f"{did_you_mean(str(name), label_space.names)}"
+        )
 
 
 def contrast_id(contrast: str | None, target: str | Sequence[str] | None, label_space: LabelSpace) -> int | None:
@@ -59,11 +57,7 @@ def contrast_id(contrast: str | None, target: str | Sequence[str] | None, label_
         raise ConfigError(
             f"contrast: got {contrast!r}, but this run predicts a score and has no other class; leave it out."
         )
-    if contrast not in label_space.label2id:
-        raise ConfigError(
-            f"contrast: got {contrast!r}, expected one of the run's classes: {', '.join(label_space.names)}."
-            f"{did_you_mean(str(contrast), label_space.names)}"
-        )
+    _check_class("contrast", contrast, label_space)
     if contrast in ([target] if isinstance(target, str) else target or ()):
         raise ConfigError(
             f"contrast: got {contrast!r}, which is the class to explain (target); expected another one of"
@@ -83,11 +77,7 @@ def class_ids(target: str | Sequence[str] | None, label_space: LabelSpace, rows:
     if len(names) != rows:
         raise ConfigError(f"target: got {len(names)} classes for {rows} texts; expected one for all, or one for each.")
     for name in names:
-        if name not in label_space.label2id:
-            raise ConfigError(
-                f"target: got {name!r}, expected one of the run's classes: {', '.join(label_space.names)}."
-                f"{did_you_mean(str(name), label_space.names)}"
-            )
+        _check_class("target", name, label_space)
     return np.array([label_space.label2id[name] for name in names], dtype=np.int64)
 
 
@@ -119,10 +109,14 @@ class PredictionScorer(ABC):
         return np.where(wanted_B == PREDICTED, predicted_B, wanted_B).astype(np.int64)
 
     def value(self, logits_BC: Tensor, target_B: Tensor) -> Tensor:
-        """Compute the function to explain, (B,) float32: `target_value`, or with a contrast `contrast_value`."""
+        """Compute the function to explain, (B,) float32: `target_value`, or with a contrast a difference of logits.
+
+        Source: Jacovi et al., "Contrastive explanations for model interpretability", EMNLP 2021.
+        """
         if self.contrast is None:
             return target_value(logits_BC, target_B, self.label_space)
-        return contrast_value(logits_BC, target_B, self.contrast)
+        logits_BC = logits_BC.float()
+        return logits_BC.gather(1, target_B[:, None])[:, 0] - logits_BC[:, self.contrast]
 
     def ordinary_only(self, scores: Sequence[np.ndarray] | np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
         """Cut each row's scores to its length and set those of special tokens to 0."""
@@ -180,10 +174,6 @@ class Scorer(PredictionScorer):
     def per_row(self, values_BT: Tensor, rows: np.ndarray) -> list[np.ndarray]:
         """Split padded values into one float32 array per row, 0 at special tokens."""
         return self.ordinary_only(numpy_of(values_BT), rows)
-
-    def evaluating(self) -> AbstractContextManager[None]:
-        """Put the model in evaluation mode while the block runs, and restore its mode after."""
-        return evaluating(self.model)
 
 
 @dataclass(frozen=True)

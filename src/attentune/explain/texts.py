@@ -1,5 +1,6 @@
 """Explains the predictions of a saved run on texts, in one call."""
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -16,8 +17,6 @@ from attentune.explain.explainer import (
     Explainer,
     default_method,
     explainer_for,
-    method_of,
-    unchanged_attention,
     weak_head_note,
 )
 from attentune.explain.explanation import (
@@ -28,11 +27,12 @@ from attentune.explain.explanation import (
 )
 from attentune.explain.fast_shap import FitFacts, fit_attribution_head, signed_scores
 from attentune.explain.fast_shap import Progress as FitProgress
-from attentune.explain.methods import METHODS, check_contrast, score_unit
+from attentune.explain.methods import METHODS, check_contrast, method_of, score_unit
 from attentune.explain.scorer import PREDICTED, Settings, class_ids, contrast_id
 from attentune.inference.predictor import ModelPredictor, Predictor, Progress, run_and_rows
-from attentune.inference.scoring import score_rows
+from attentune.inference.scoring import evaluating, score_rows
 from attentune.io.files import write_text
+from attentune.models.cpu_layers import attention_by
 from attentune.models.saving import save_attribution_head
 from attentune.nn.compiled.memory import kept_memory
 from attentune.results import without_nan
@@ -112,7 +112,8 @@ def explain_rows(
     _check(saved, rows, methods, target, level, settings)
     if not len(rows):
         return {name: [] for name in methods}
-    with unchanged_attention(saved):
+    # Explaining changes the attention of a model.
+    with attention_by(saved.model) if isinstance(saved, ModelPredictor) else contextlib.nullcontext():
         explainer = explainer_for(saved, rows, precision=precision)
         return {
             name: explainer.explanations(
@@ -191,9 +192,9 @@ def fit_explainer(
     rows = training_rows(saved) if rows is None else rows
     if len(rows) > max_samples:
         rows = rows.take(np.sort(numpy_generator("fit-explainer", seed).permutation(len(rows))[:max_samples]))
-    with unchanged_attention(saved):
+    with attention_by(saved.model):
         scorer = Explainer(saved, rows, precision=precision or saved.config.training.precision).scorer
-        with scorer.evaluating():
+        with evaluating(scorer.model):
             head, facts = fit_attribution_head(scorer, copies=copies, seed=seed, progress=progress)
     save_attribution_head(head, saved.model, asdict(facts), saved.folder)
     _write_in_card(saved.folder / "README.md", facts.note("This run"))

@@ -18,15 +18,15 @@ import numpy as np
 from attentune.baselines.registry import BaselinePredictor
 from attentune.config import DataConfig
 from attentune.data.columns import extra_kind, read_extra_columns
-from attentune.data.dataset import SEPARATOR, LabelSpace, TaskData, TextRows
+from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.files import read_table
 from attentune.data.load import check_shown
 from attentune.data.tables import Table, as_cell
 from attentune.data.unlabelled import read_unlabelled
 from attentune.errors import AttentuneError, ConfigError, DataError
-from attentune.explain.explainer import Answer, answer_masked, default_method, method_of
+from attentune.explain.explainer import answer_masked, default_method
 from attentune.explain.explanation import Subword
-from attentune.explain.methods import METHODS
+from attentune.explain.methods import METHODS, method_of
 from attentune.explain.scorer import Settings
 from attentune.explain.texts import explain_rows, predict_explained, scores_words
 from attentune.inference.ensemble import EnsemblePredictor
@@ -147,9 +147,9 @@ class RunBackend:
         rows = self._rows([row])
         sides = {"text": row[0], "pair": row[1] or ""}
         chosen = [Subword(sides[within][start:end], start, end, 0.0, within) for within, start, end in words]
-        found = answer_masked(self._saved, rows, chosen, precision=self._precision)
-        unread = [word.text for word, tokens in zip(found.words, found.tokens, strict=True) if not tokens]
-        return {"before": self._as_json(found.before), "after": self._as_json(found.after), "unread": unread}
+        before, after, counts = answer_masked(self._saved, rows, chosen, precision=self._precision)
+        unread = [word.text for word, tokens in zip(chosen, counts, strict=True) if not tokens]
+        return {"before": _rounded(before), "after": _rounded(after), "unread": unread}
 
     def read_file(self, content: bytes, options: FileOptions, most_rows: int) -> TextRows:
         """Read an uploaded file as `attentune predict` reads one; its labels are kept if the run knows them all."""
@@ -269,14 +269,6 @@ class RunBackend:
             for error in errors[:_SHOWN_ROWS]
         ]
         return {"source": source, "total": len(errors), "unit": _ERRORS.get(space.task_type, _ERROR), "rows": shown}
-
-    def _as_json(self, answer: Answer) -> dict[str, Any]:
-        prediction: Any = answer.prediction
-        if self._saved.label_space.is_multilabel:
-            prediction = [name for name in str(prediction).split(SEPARATOR) if name]
-        return _rounded(
-            {"prediction": prediction} | ({"probabilities": answer.probabilities} if answer.probabilities else {})
-        )
 
     def _rows(self, rows: Sequence[Row]) -> TextRows:
         ids = tuple(map(str, range(len(rows))))
