@@ -11,7 +11,7 @@ import pytest
 import attentune as library
 from attentune.errors import DataError
 from attentune.integrations.sklearn import AttentuneClassifier
-from attentune.serving.backend import FileOptions, RunBackend
+from attentune.serving.backend import RunBackend
 from helpers.samples import write_reviews
 
 MOODS = {"bad": "neg", "good": "pos"}
@@ -84,7 +84,7 @@ def test_parts_read_the_columns_of_the_run(home, attentune, tmp_path):
 
 def test_the_page_reads_the_columns_of_the_run(home):
     backend = RunBackend(library.Predictor.load(home / "run"), name="run")
-    rows = backend.read_file((home / "new.csv").read_bytes(), FileOptions("new.csv"), 1000)
+    rows = backend.read_file((home / "new.csv").read_bytes(), "new.csv", {}, 1000)
     assert accuracy(backend.file_answer(rows, [backend.score(rows, words=False)])["csv"]) == 1.0
 
 
@@ -164,7 +164,7 @@ def test_a_run_reads_the_same_columns_again_wherever_rows_are_read(joined: Path,
     assert status == 0, err
     content = (joined / "joined.csv").read_bytes()
     backend = RunBackend(library.Predictor.load(joined / "joined"), name="run")
-    served = backend.read_file(content, FileOptions("new.csv"), 100)
+    served = backend.read_file(content, "new.csv", {}, 100)
     assert list(served.texts) == texts
 
 
@@ -239,7 +239,7 @@ def test_columns_beside_the_text_are_read_again_wherever_rows_are_read(shop: Pat
     answers = backend.predict([(row["text"], None, one) for row, one in zip(rows, cells, strict=True)])
     shares = [float(share) for _, share in expected]
     assert [answer["probabilities"]["good"] for answer in answers] == pytest.approx(shares, abs=2e-6)
-    assert list(backend.read_file((shop / "new.csv").read_bytes(), FileOptions("new.csv"), 100).extra["price"][:2]) == [
+    assert list(backend.read_file((shop / "new.csv").read_bytes(), "new.csv", {}, 100).extra["price"][:2]) == [
         12.5,
         900.0,
     ]

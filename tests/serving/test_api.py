@@ -23,7 +23,7 @@ from attentune.explain.methods import leave_one_out
 from attentune.explain.texts import explain_texts
 from attentune.inference.predictor import Predictor, predict
 from attentune.serving.api import api_app
-from attentune.serving.backend import ExplainOptions, Row, RunBackend, StoppedError
+from attentune.serving.backend import Row, RunBackend, StoppedError
 from attentune.serving.engine import Engine
 from attentune.serving.guard import Guard, check_key
 from attentune.serving.limits import RequestError, ServerLimits
@@ -104,7 +104,7 @@ def test_another_precision_is_served_and_explained_in(run: Predictor) -> None:
     (expected,) = predict(run, [TEXTS[0]])
     assert answer["probabilities"] == pytest.approx(expected["probabilities"], abs=0.05)
     assert answer["probabilities"] != pytest.approx(expected["probabilities"], abs=1e-6)
-    found = backend.explain((TEXTS[0], None), ExplainOptions(), threading.Event())
+    found = backend.explain((TEXTS[0], None), threading.Event())
     assert found["method"] == "leave-one-out"
     assert backend.predict([(TEXTS[0], None, {})]) == [answer]
 
@@ -125,7 +125,7 @@ def test_an_explanation_that_nobody_waits_for_stops_and_leaves_no_hook(
     changed = __import__("dataclasses").replace(method["leave-one-out"], score=stop_after_a_pass)
     monkeypatch.setitem(method, "leave-one-out", changed)
     with pytest.raises(StoppedError):
-        backend.explain((TEXTS[0], None), ExplainOptions("leave-one-out"), stop)
+        backend.explain((TEXTS[0], None), stop, method="leave-one-out")
     assert passes == [1]
     assert hooks_of(run.model) == hooks
 
@@ -148,11 +148,11 @@ def test_an_explanation_of_a_baseline_stops_between_parts_of_its_rows(tmp_path: 
     row = (" ".join(f"word{number}" for number in range(200)), None, {})
     baseline.__class__ = Stopping
     with pytest.raises(StoppedError):
-        RunBackend(saved, name="x").explain(row, ExplainOptions("leave-one-out"), stop)
+        RunBackend(saved, name="x").explain(row, stop, method="leave-one-out")
     assert sizes == [32, 32]
     assert "logits" not in vars(baseline)
     stop.clear()
-    found = RunBackend(saved, name="x").explain(row, ExplainOptions("leave-one-out"), stop)
+    found = RunBackend(saved, name="x").explain(row, stop, method="leave-one-out")
     baseline.__class__ = TfidfLinear
     (expected,) = explain_texts(saved, [row[0]], method="leave-one-out")
     assert found | {"seconds": 0} == json.loads(json.dumps(expected.to_dict())) | {"seconds": 0}
@@ -263,7 +263,7 @@ class Slow:
         assert self.gate.wait(20)
         return [{"prediction": text} for text, *_ in rows]
 
-    def explain(self, row: Row, options: ExplainOptions, stop: threading.Event) -> dict[str, Any]:
+    def explain(self, row: Row, stop: threading.Event, **options: Any) -> dict[str, Any]:
         assert stop.wait(20)
         raise StoppedError
 
@@ -305,10 +305,10 @@ def test_full_queues_answer_503_and_when_to_come_again() -> None:
                 "2 texts wait, and this server lets at most 2 wait. Send the request again in 1 s, or start the server"
                 " with a higher --max_queue."
             )
-            explaining = asyncio.create_task(engine.explain([("a", None, {})], ExplainOptions()))
+            explaining = asyncio.create_task(engine.explain([("a", None, {})]))
             await asyncio.sleep(0.01)
             with pytest.raises(RequestError, match="1 requests for explanations or files wait, the most that"):
-                await engine.explain([("a", None, {})], ExplainOptions())
+                await engine.explain([("a", None, {})])
             explaining.cancel()
             slow.gate.set()
             assert [one["prediction"] for (one,) in await asyncio.gather(*tasks)] == ["first", "0", "1"]

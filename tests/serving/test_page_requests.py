@@ -140,14 +140,14 @@ def test_the_example_is_the_first_row_of_six_to_thirty_words(run: Predictor, tin
 def test_the_validation_rows_are_read_once_and_predictions_do_not_wait_for_them(
     run: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, gate, read = [], threading.Event(), backend_module._validation_rows
+    reads, gate, read = [], threading.Event(), backend_module.check_shown
 
-    def slow(saved: Predictor) -> Any:
+    def slow(*given: Any) -> None:
         reads.append(1)
         assert gate.wait(60)
-        return read(saved)
+        read(*given)
 
-    monkeypatch.setattr(backend_module, "_validation_rows", slow)
+    monkeypatch.setattr(backend_module, "check_shown", slow)
     with client_of(with_file(run, tmp_path, ["bad", "good"])) as client:
         page = threading.Thread(target=client.get, args=("/example",))
         page.start()

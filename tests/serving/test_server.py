@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from attentune.errors import ConfigError
-from attentune.serving.engine import Batcher, QueueFullError
+from attentune.serving.engine import Batcher
 from attentune.serving.guard import _with_timeout, allowed_hosts, host_name
+from attentune.serving.limits import RequestError
 from attentune.serving.server import address, bound_socket
 from helpers.served import serving
 from helpers.tiny_runs import TEXTS, tiny_run
@@ -143,7 +144,7 @@ class Doubler:
 
 
 def run(
-    test: Callable[[Batcher[int, int], Doubler], Coroutine[Any, Any, None]], *, is_open: bool = True, **options: Any
+    test: Callable[[Batcher, Doubler], Coroutine[Any, Any, None]], *, is_open: bool = True, **options: Any
 ) -> Doubler:
     """Run a test with a batcher whose batches are computed meanwhile."""
 
@@ -168,7 +169,7 @@ async def settle() -> None:
 
 
 def test_requests_that_wait_are_joined_and_each_gets_its_own_results() -> None:
-    async def test(batcher: Batcher[int, int], compute: Doubler) -> None:
+    async def test(batcher: Batcher, compute: Doubler) -> None:
         first = asyncio.create_task(batcher.submit([1]))
         await settle()  # is computed alone, and the others wait
         others = [asyncio.create_task(batcher.submit(items)) for items in ([2, 3], [4], [5, 6, 7], [8])]
@@ -182,7 +183,7 @@ def test_requests_that_wait_are_joined_and_each_gets_its_own_results() -> None:
 
 
 def test_a_request_larger_than_a_batch_is_divided_and_finished_batches_are_reported() -> None:
-    async def test(batcher: Batcher[int, int], compute: Doubler) -> None:
+    async def test(batcher: Batcher, compute: Doubler) -> None:
         large, small = batcher.submit(list(range(10))), batcher.submit([99])
         assert await asyncio.gather(large, small) == [[2 * n for n in range(10)], [198]]
 
@@ -190,7 +191,7 @@ def test_a_request_larger_than_a_batch_is_divided_and_finished_batches_are_repor
     # Finished batches are reported.
     seen: list[tuple[int, bool]] = []
 
-    async def test(batcher: Batcher[int, int], compute: Doubler) -> None:
+    async def test(batcher: Batcher, compute: Doubler) -> None:
         await batcher.submit([1, 2, 3])
 
     run(test, on_batch=lambda items, seconds: seen.append((items, 0 <= seconds < 5)))
@@ -198,7 +199,7 @@ def test_a_request_larger_than_a_batch_is_divided_and_finished_batches_are_repor
 
 
 def test_the_first_item_waits_for_others_but_not_in_a_full_batch() -> None:
-    async def test(batcher: Batcher[int, int], compute: Doubler) -> None:
+    async def test(batcher: Batcher, compute: Doubler) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         early = asyncio.create_task(batcher.submit([1]))
@@ -215,7 +216,7 @@ def test_the_first_item_waits_for_others_but_not_in_a_full_batch() -> None:
 
 
 def test_a_failing_request_fails_alone() -> None:
-    async def test(batcher: Batcher[int, int], compute: Doubler) -> None:
+    async def test(batcher: Batcher, compute: Doubler) -> None:
         answers = await asyncio.gather(*map(batcher.submit, ([1], [-5, 3], [2])), return_exceptions=True)
         assert (answers[0], answers[2]) == ([2], [4])
         assert isinstance(answers[1], ValueError)
@@ -225,7 +226,7 @@ def test_a_failing_request_fails_alone() -> None:
     assert run(test).batches == [[1, -5, 3, 2], [1], [-5, 3], [2], [7]]
 
     # After its first part has failed the rest of a request is not computed.
-    async def test(batcher: Batcher[int, int], compute: Doubler) -> None:
+    async def test(batcher: Batcher, compute: Doubler) -> None:
         answers = await asyncio.gather(batcher.submit([-1, *range(9)]), batcher.submit([5]), return_exceptions=True)
         assert isinstance(answers[0], ValueError)
         assert answers[1] == [10]
@@ -234,7 +235,7 @@ def test_a_failing_request_fails_alone() -> None:
 
 
 def test_a_cancelled_request_leaves_the_queue_and_disturbs_nobody() -> None:
-    async def test(batcher: Batcher[int, int], compute: Doubler) -> None:
+    async def test(batcher: Batcher, compute: Doubler) -> None:
         at_work = asyncio.create_task(batcher.submit([1]))
         await settle()
         gone, stays = asyncio.create_task(batcher.submit([2, 3])), asyncio.create_task(batcher.submit([4]))
@@ -252,14 +253,14 @@ def test_a_cancelled_request_leaves_the_queue_and_disturbs_nobody() -> None:
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
-    async def test(batcher: Batcher[int, int], compute: Doubler) -> None:
+    async def test(batcher: Batcher, compute: Doubler) -> None:
         tasks = [asyncio.create_task(batcher.submit([1]))]
         await settle()
         tasks += [asyncio.create_task(batcher.submit([n])) for n in range(5)]
         await settle()
-        with pytest.raises(QueueFullError) as caught:
+        with pytest.raises(RequestError, match="^5 texts wait") as caught:
             await batcher.submit([1, 2])
-        assert (caught.value.waiting, caught.value.retry_after_s) == (5, 1)
+        assert (caught.value.status, caught.value.retry_after_s) == (503, 1)
         tasks.append(asyncio.create_task(batcher.submit([9])))  # one more has room
         await settle()
         assert batcher.waiting == 6

@@ -21,7 +21,8 @@ from attentune import __version__
 from attentune.data.columns import extra_kind
 from attentune.data.tables import Table, as_cell
 from attentune.errors import AttentuneError, NonFiniteLossError
-from attentune.serving.backend import ExplainOptions, FileOptions, Row, RunBackend, Span
+from attentune.explain.scorer import Settings
+from attentune.serving.backend import Row, RunBackend, Span
 from attentune.serving.engine import Engine
 from attentune.serving.guard import App, BodyTimeoutError, Guard, Scope, limited
 from attentune.serving.limits import RequestError, ServerLimits
@@ -141,12 +142,12 @@ def api_app(
     """Build the application with all checks; `log` gets a line of JSON for each answered request."""
     limits, facts = limits or ServerLimits(), backend.facts()
     metrics = ServerMetrics({"run": str(facts.get("run")), "kind": str(facts.get("kind")), "version": __version__})
+    engine = Engine(backend, limits, on_batch=metrics.count_batch)
+    metrics.watch_queues(lambda: engine.batcher.waiting, lambda: engine.explaining)
 
     @contextlib.asynccontextmanager
-    async def engine(app: FastAPI) -> AsyncIterator[None]:
-        made = Engine(backend, limits, on_batch=metrics.count_batch)
-        metrics.watch_queues(lambda: made.batcher.waiting, lambda: made.explaining)
-        async with made as app.state.engine:
+    async def run_engine(app: FastAPI) -> AsyncIterator[None]:
+        async with engine:
             yield
 
     app = FastAPIOffline(
@@ -154,10 +155,10 @@ def api_app(
         version=__version__,
         description=_description(facts, limits),
         redoc_url=None,
-        lifespan=engine,
+        lifespan=run_engine,
     )
-    _add_routes(app, backend, limits, metrics)
-    _add_page(app, backend, limits, needs_key=api_key is not None)
+    _add_routes(app, engine, limits, metrics)
+    _add_page(app, engine, limits, needs_key=api_key is not None)
     _add_error_handlers(app, limits)
     if api_key is not None:
         _describe_key(app)
@@ -170,7 +171,7 @@ def api_app(
             log(_access_line(scope, status, seconds))
 
     return Guard(
-        limited(app, hosts=hosts, body_bytes=limits.body_bytes),
+        limited(app, hosts=hosts, body_bytes=limits.body_mb * 2**20),
         api_key=api_key,
         messages={413: limits.body_message},
         count=answered,
@@ -191,8 +192,8 @@ def _access_line(scope: Scope, status: int, seconds: float) -> str:
     return json.dumps(entry)
 
 
-def _add_routes(app: FastAPI, backend: RunBackend, limits: ServerLimits, metrics: ServerMetrics) -> None:
-    facts = backend.facts()
+def _add_routes(app: FastAPI, engine: Engine, limits: ServerLimits, metrics: ServerMetrics) -> None:
+    backend, facts = engine.backend, engine.backend.facts()
     columns = [extra_kind(setting)[0] for setting in facts.get("columns") or ()]
 
     @app.get("/health", response_model=Health)
@@ -209,7 +210,6 @@ def _add_routes(app: FastAPI, backend: RunBackend, limits: ServerLimits, metrics
     async def predict(body: Texts, request: Request) -> Response:
         """Predict texts, together with those of requests that arrive at the same time."""
         limits.check_texts(body.texts, body.pairs, is_pair=backend.is_pair, explains=False)
-        engine: Engine = request.app.state.engine
         answers = await _in_time(request, engine.predict(_rows(body, columns)), limits)
         metrics.count_texts("/predict", len(answers))
         return _json({"predictions": answers})
@@ -219,9 +219,9 @@ def _add_routes(app: FastAPI, backend: RunBackend, limits: ServerLimits, metrics
         """Score how much each word of the texts contributed to the prediction."""
         limits.check_texts(body.texts, body.pairs, is_pair=backend.is_pair, explains=True)
         limits.check_cost(body.steps, body.samples)
-        engine: Engine = request.app.state.engine
-        options = ExplainOptions(body.method, body.target, body.level, body.seed, body.steps, body.samples)
-        answers = await _in_time(request, engine.explain(_rows(body, columns), options), limits)
+        settings = Settings(body.seed, body.steps, body.samples)
+        options = {"method": body.method, "target": body.target, "level": body.level, "settings": settings}
+        answers = await _in_time(request, engine.explain(_rows(body, columns), **options), limits)
         metrics.count_texts("/explain", len(answers))
         return _json({"explanations": answers})
 
@@ -239,9 +239,7 @@ def _add_routes(app: FastAPI, backend: RunBackend, limits: ServerLimits, metrics
                     f"words[{number}]: got characters {start} to {end} of {within}, which has {lengths[within]};"
                     " expected 0 <= start < end <= its length.",
                 )
-        engine: Engine = request.app.state.engine
-        answer = await _in_time(request, engine.call(backend.mask, (body.text, body.pair, {}), words), limits)
-        return _json(answer)
+        return _json(await _in_time(request, engine.mask((body.text, body.pair, {}), words), limits))
 
     @app.post("/file", responses=_ERRORS, openapi_extra=_FILE_BODY)
     async def file(
@@ -258,18 +256,20 @@ def _add_routes(app: FastAPI, backend: RunBackend, limits: ServerLimits, metrics
                 422,
                 "words: this run does not score words when it predicts. Leave words out, or send texts to /explain.",
             )
-        engine: Engine = request.app.state.engine
-        options = FileOptions(name, text_column, text_pair_column, label_column, words)
-        answer = await _in_time(request, engine.file(await request.body(), options), limits, is_file=True)
+        columns = {
+            "text_column": text_column, "text_pair_column": text_pair_column, "label_column": label_column,
+        }  # fmt: skip
+        work = engine.file(await request.body(), name, columns, words=words)
+        answer = await _in_time(request, work, limits, is_file=True)
         metrics.count_texts("/file", answer["rows"])
         return _json(answer)
 
 
-def _add_page(app: FastAPI, backend: RunBackend, limits: ServerLimits, *, needs_key: bool) -> None:
+def _add_page(app: FastAPI, engine: Engine, limits: ServerLimits, *, needs_key: bool) -> None:
     """Add the page at /, and what only the page asks for."""
     pages = Environment(loader=PackageLoader("attentune.serving", "."), autoescape=True, undefined=StrictUndefined)
     html = pages.get_template("page.html.jinja").render(
-        facts=backend.facts(), limits=limits, needs_key=needs_key, version=__version__
+        facts=engine.backend.facts(), limits=limits, needs_key=needs_key, version=__version__
     )
 
     @app.get("/", include_in_schema=False)
@@ -278,12 +278,10 @@ def _add_page(app: FastAPI, backend: RunBackend, limits: ServerLimits, *, needs_
 
     @app.get("/example", include_in_schema=False)
     async def example(request: Request) -> Response:
-        engine: Engine = request.app.state.engine
         return _json(await _in_time(request, engine.example(), limits))
 
     @app.get("/errors", include_in_schema=False)
     async def errors(request: Request) -> Response:
-        engine: Engine = request.app.state.engine
         return _json(await _in_time(request, engine.errors(), limits))
 
 
@@ -322,7 +320,12 @@ async def _in_time(request: Request, answer: Awaitable[T], limits: ServerLimits,
             return work.result()
         if gone.done():
             raise _GoneError
-        raise RequestError(504, limits.time_message)
+        raise RequestError(
+            504,
+            f"The answer was not ready within {limits.timeout_s:g} s, the time limit of this server. Send fewer or"
+            " shorter texts a request (explanations: a faster method, or fewer samples), or start the server with a"
+            " higher --timeout_s.",
+        )
     finally:
         for task in (work, gone):
             task.cancel()

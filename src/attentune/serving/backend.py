@@ -9,7 +9,7 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,29 +61,6 @@ _ERRORS = {
 }
 
 
-@dataclass(frozen=True)
-class ExplainOptions:
-    """Options of a request for explanations, see `explain.texts.explain_texts`."""
-
-    method: str | None = None
-    target: str | None = None
-    level: str = "word"
-    seed: int = 0
-    steps: int = 50
-    samples: int | None = None
-
-
-@dataclass(frozen=True)
-class FileOptions:
-    """What a request says of its file; columns that it does not name are detected."""
-
-    name: str  # with its ending, which says how it is read
-    text_column: str | None = None
-    text_pair_column: str | None = None
-    label_column: str | None = None
-    words: bool = False  # whether to add the scores of words
-
-
 class StoppedError(Exception):
     """Nobody waits for this explanation any more."""
 
@@ -92,10 +69,13 @@ class RunBackend:
     """A saved run of any kind."""
 
     def __init__(self, saved: Predictor, *, name: str, precision: str | None = None) -> None:
-        self._saved, self._name = saved, name
-        self._precision = precision
-        self._id, self._version = _identity(saved)
-        self.is_pair = saved.is_pair
+        self._saved, self._name, self._precision, self.is_pair = saved, name, precision, saved.is_pair
+        self._id: str | None = None  # the start of the SHA-256 of weights and settings
+        self._result: RunResult | None = None
+        with contextlib.suppress(OSError):
+            self._id = run_fingerprint(saved)[:16]
+        with contextlib.suppress(AttentuneError, OSError, ValueError):
+            self._result = RunResult.load(saved.folder / RESULT_FILE)
 
     def facts(self) -> dict[str, Any]:
         """Return what the run is and does, its labels, how well it did, and its methods of explanation."""
@@ -103,7 +83,7 @@ class RunBackend:
         return {
             "run": self._name,
             "id": self._id,
-            "written_by": self._version,
+            "written_by": None if self._result is None else self._result.versions.get("attentune"),
             "precision": self._precision or "fp32",
             "kind": self._saved.kind,
             "does": self._saved.job,
@@ -111,7 +91,7 @@ class RunBackend:
             "labels": list(self._saved.label_space.names),
             "pairs": self.is_pair,
             "columns": list(self._saved.config.data.extra_columns or ()),
-            "score": _score(self._saved),
+            "score": _score(self._result),
             "max_length": None if model is None else model.config.max_seq_length,
             "explains_by": default_method(self._saved),
             "methods": [name for name in METHODS if _works(name, self._saved)],
@@ -125,18 +105,27 @@ class RunBackend:
         evaluator = self._saved.evaluator(data, precision=self._precision)
         return [_rounded(answer) for answer in predictions_of_input(evaluator)]
 
-    def explain(self, row: Row, options: ExplainOptions, stop: threading.Event) -> dict[str, Any]:
+    def explain(
+        self,
+        row: Row,
+        stop: threading.Event,
+        *,
+        method: str | None = None,
+        target: str | None = None,
+        level: str = "word",
+        settings: Settings | None = None,
+    ) -> dict[str, Any]:
         """Explain the prediction of a row."""
-        method = options.method or default_method(self._saved)
-        samples = LIME_SAMPLES if options.samples is None and method == "lime" else options.samples
-        settings = Settings(seed=options.seed, steps=options.steps, samples=samples)
+        method, settings = method or default_method(self._saved), settings or Settings()
+        if settings.samples is None and method == "lime":
+            settings = replace(settings, samples=LIME_SAMPLES)
         with _stoppable(self._saved, stop):
             (explanation,) = explain_rows(
                 self._saved,
                 self._rows([row]),
                 methods=(method,),
-                target=options.target,
-                level=options.level,
+                target=target,
+                level=level,
                 settings=settings,
                 precision=self._precision,
             )[method]
@@ -151,13 +140,15 @@ class RunBackend:
         unread = [word.text for word, tokens in zip(chosen, counts, strict=True) if not tokens]
         return {"before": _rounded(before), "after": _rounded(after), "unread": unread}
 
-    def read_file(self, content: bytes, options: FileOptions, most_rows: int) -> TextRows:
-        """Read an uploaded file as `attentune predict` reads one; its labels are kept if the run knows them all."""
-        name = Path(options.name).name
+    def read_file(self, content: bytes, name: str, columns: Mapping[str, str | None], most_rows: int) -> TextRows:
+        """Read an uploaded file as `attentune predict` reads one; its labels are kept if the run knows them all.
+
+        `columns` are names by setting of `DataConfig`; those that are not named are detected.
+        """
+        name = Path(name).name
         if Path(name).suffix.lower() not in _ENDINGS:
             raise DataError(f"{name}: unsupported file type, expected one of {', '.join(_ENDINGS)}.")
-        columns = ("text_column", "text_pair_column", "label_column")
-        given: dict[str, Any] = {column: getattr(options, column) or None for column in columns}
+        given: dict[str, Any] = {setting: column or None for setting, column in columns.items()}
         config = self._saved.with_columns(DataConfig(**given))
         with tempfile.TemporaryDirectory(prefix="attentune-serve-") as folder:
             path = Path(folder) / f"upload{Path(name).suffix.lower()}"
@@ -171,8 +162,7 @@ class RunBackend:
             except AttentuneError as error:
                 message = str(error).replace(str(path), name)
                 message = re.sub(r" or give --no_header \([^)]*\)", "", message)  # a flag of the commands
-                for column in columns:
-                    message = message.replace(f"--{column}", column)
+                message = re.sub("--(text_column|text_pair_column|label_column)", r"\1", message)
                 raise DataError(message) from None
         if len(rows) > most_rows:
             raise DataError(
@@ -199,16 +189,15 @@ class RunBackend:
         first = [[*(cells[number] for cells in texts.values()), *line] for number, line in enumerate(lines)]
         wrong = None
         if rows.labels is not None:
-            shares_NC = (
-                np.zeros((len(rows), 0)) if space.task_type == "regression" else probabilities_of(logits_NC, space)
-            )
+            shares_NC = probabilities_of(logits_NC, space)
             wrong = self._wrong(f"{len(rows):,} rows of the file", rows, predictions_of(logits_NC, space), shares_NC)
         return {"rows": len(rows), "columns": [*texts, *header], "first": first, "csv": text, "wrong": wrong}
 
     @functools.cached_property
     def _validation(self) -> tuple[str, TextRows]:
-        """The validation rows; read them in `Engine`'s data thread, as reading takes as long as the file is large."""
-        return _validation_rows(self._saved)
+        """The first validation split; `Engine`'s data thread reads it, which takes as long as the file is large."""
+        check_shown(self._saved.config.data, "The server")
+        return next(iter(self._saved.data(None, ("validation",)).splits.items()))
 
     def example(self) -> dict[str, Any]:
         """Return the text that the page begins with, and where it is from; the rows are read once.
@@ -298,9 +287,9 @@ def _stoppable(saved: Predictor, stop: threading.Event) -> Iterator[None]:
 
     def in_parts(logits: Callable[[TextRows], np.ndarray], rows: TextRows) -> np.ndarray:
         parts = []
-        for start in range(0, len(rows), _STOP_ROWS):
+        for part in chunks_of(rows, _STOP_ROWS):
             check()
-            parts.append(logits(rows.take(range(start, min(start + _STOP_ROWS, len(rows))))))
+            parts.append(logits(part))
         return np.concatenate(parts) if parts else logits(rows)
 
     check()
@@ -325,16 +314,6 @@ def _runs(saved: Predictor) -> list[Predictor]:
     return [saved]
 
 
-def _identity(saved: Predictor) -> tuple[str | None, str | None]:
-    """Return the start of the SHA-256 of a run's weights and settings, and the version of attentune that wrote it."""
-    run_id = version = None
-    with contextlib.suppress(OSError):
-        run_id = run_fingerprint(saved)[:16]
-    with contextlib.suppress(AttentuneError, OSError, ValueError):
-        version = RunResult.load(saved.folder / RESULT_FILE).versions.get("attentune")
-    return run_id, version
-
-
 def _works(method: str, saved: Predictor) -> bool:
     try:
         method_of(method, saved)
@@ -343,23 +322,17 @@ def _works(method: str, saved: Predictor) -> bool:
     return True
 
 
-def _score(saved: Predictor) -> str | None:
-    """Return the first score on the validation rows; None for folders without a record of it."""
-    with contextlib.suppress(AttentuneError, OSError, ValueError):
-        for split, scores in RunResult.load(saved.folder / RESULT_FILE).scores.items():
-            known = [(name, value) for name, value in scores.items() if value is not None]
-            if split.startswith("validation") and known:
-                return f"{known[0][0].replace('_', ' ')} {known[0][1]:.3f}"
+def _score(result: RunResult | None) -> str | None:
+    """Return the first score on the validation rows."""
+    for split, scores in ({} if result is None else result.scores).items():
+        known = [(name, value) for name, value in scores.items() if value is not None]
+        if split.startswith("validation") and known:
+            return f"{known[0][0].replace('_', ' ')} {known[0][1]:.3f}"
     return None
 
 
-def _validation_rows(saved: Predictor) -> tuple[str, TextRows]:
-    """Read the validation rows of a run from the files that its configuration names; of several splits the first."""
-    check_shown(saved.config.data, "The server")
-    return next(iter(saved.data(None, ("validation",)).splits.items()))
-
-
-def chunks_of(rows: TextRows) -> Iterator[TextRows]:
-    """Divide rows into parts of 256, between which other requests are answered."""
-    for start in range(0, len(rows), _CHUNK):
-        yield rows.take(range(start, min(start + _CHUNK, len(rows))))
+def chunks_of(rows: TextRows, size: int | None = None) -> Iterator[TextRows]:
+    """Divide rows into parts, of 256 by default, between which other requests are answered."""
+    size = size or _CHUNK
+    for start in range(0, len(rows), size):
+        yield rows.take(range(start, min(start + size, len(rows))))

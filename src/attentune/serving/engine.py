@@ -9,44 +9,34 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from attentune.data.dataset import TextRows
-from attentune.serving.backend import ExplainOptions, FileOptions, Row, RunBackend, chunks_of
+from attentune.serving.backend import Row, RunBackend, Span, chunks_of
 from attentune.serving.limits import RequestError, ServerLimits
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 T = TypeVar("T")
 
 _MAX_RETRY_S = 60
 
 
-class QueueFullError(Exception):
-    """The queue has no room for a request."""
-
-    def __init__(self, waiting: int, retry_after_s: int) -> None:
-        super().__init__(f"{waiting} items wait")
-        self.waiting, self.retry_after_s = waiting, retry_after_s
-
-
 @dataclass(eq=False)
-class _Request(Generic[Item, Result]):
+class _Request:
     """A request in the queue."""
 
-    items: Sequence[Item]  # what is to be computed
+    items: Sequence[Any]  # what is to be computed
     arrived_s: float  # when it came, on the clock of the event loop
-    answer: asyncio.Future[list[Result]]  # the results, or the exception
+    answer: asyncio.Future[list[Any]]  # the results, or the exception
     taken: int = 0  # how many of its items are in batches already
-    results: list[Result] = field(default_factory=list)  # the results of finished batches
+    results: list[Any] = field(default_factory=list)  # the results of finished batches
 
 
-class Batcher(Generic[Item, Result]):
+class Batcher:
     """Joins items of waiting requests into batches, first come first served, and computes one batch at a time.
 
     A request with more items than a batch holds is divided. Items of a request that is cancelled leave the queue. If
@@ -55,7 +45,7 @@ class Batcher(Generic[Item, Result]):
 
     def __init__(
         self,
-        compute: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]],
+        compute: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]],
         *,
         max_batch: int,
         max_wait_s: float,
@@ -64,7 +54,7 @@ class Batcher(Generic[Item, Result]):
     ) -> None:
         self._compute, self._on_batch = compute, on_batch
         self._max_batch, self._max_wait_s, self._max_queue = max_batch, max_wait_s, max_queue
-        self._queue: deque[_Request[Item, Result]] = deque()
+        self._queue: deque[_Request] = deque()
         self._arrived = asyncio.Event()
         self._seconds_per_item = 0.0
 
@@ -73,14 +63,19 @@ class Batcher(Generic[Item, Result]):
         """The number of items that are in no batch yet."""
         return sum(len(request.items) - request.taken for request in self._queue)
 
-    async def submit(self, items: Sequence[Item]) -> list[Result]:
+    async def submit(self, items: Sequence[Any]) -> list[Any]:
         """Wait for the results of these items, in their order."""
         loop = asyncio.get_running_loop()
         waiting = self.waiting
         if waiting + len(items) > self._max_queue:
-            seconds = math.ceil(waiting * self._seconds_per_item)
-            raise QueueFullError(waiting, min(max(seconds, 1), _MAX_RETRY_S))
-        request: _Request[Item, Result] = _Request(items, loop.time(), loop.create_future())
+            seconds = min(max(math.ceil(waiting * self._seconds_per_item), 1), _MAX_RETRY_S)
+            raise RequestError(
+                503,
+                f"{waiting:,} texts wait, and this server lets at most {self._max_queue:,} wait. Send the request again"
+                f" in {seconds} s, or start the server with a higher --max_queue.",
+                retry_after_s=seconds,
+            )
+        request = _Request(items, loop.time(), loop.create_future())
         self._queue.append(request)
         self._arrived.set()
         try:
@@ -109,7 +104,7 @@ class Batcher(Generic[Item, Result]):
                 async with asyncio.timeout(left):
                     await self._arrived.wait()
 
-    def _next_batch(self) -> list[tuple[_Request[Item, Result], Sequence[Item]]]:
+    def _next_batch(self) -> list[tuple[_Request, Sequence[Any]]]:
         """Take the first items of the queue, by request."""
         batch, room = [], self._max_batch
         while self._queue and room:
@@ -125,7 +120,7 @@ class Batcher(Generic[Item, Result]):
                 self._queue.popleft()
         return batch
 
-    async def _answer(self, batch: list[tuple[_Request[Item, Result], Sequence[Item]]]) -> None:
+    async def _answer(self, batch: list[tuple[_Request, Sequence[Any]]]) -> None:
         """Compute a batch and hand the results to its requests."""
         items = [item for _, part in batch for item in part]
         began = time.perf_counter()
@@ -161,7 +156,7 @@ class Engine:
         self.backend, self._limits = backend, limits
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._data_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="data")
-        self.batcher: Batcher[Row, dict[str, Any]] = Batcher(
+        self.batcher = Batcher(
             lambda rows: self.in_thread(backend.predict, rows),
             max_batch=limits.batch,
             max_wait_s=limits.wait_ms / 1000,
@@ -183,35 +178,30 @@ class Engine:
 
     async def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """Predict rows, together with those of other requests."""
-        try:
-            return await self.batcher.submit(rows)
-        except QueueFullError as error:
-            raise RequestError(
-                503,
-                f"{error.waiting:,} texts wait, and this server lets at most {self._limits.queue:,} wait. Send the"
-                f" request again in {error.retry_after_s} s, or start the server with a higher --max_queue.",
-                retry_after_s=error.retry_after_s,
-            ) from None
+        return await self.batcher.submit(rows)
 
-    async def explain(self, rows: Sequence[Row], options: ExplainOptions) -> list[dict[str, Any]]:
+    async def explain(self, rows: Sequence[Row], **options: Any) -> list[dict[str, Any]]:
         """Explain rows, one after the other; batches of predictions come between them."""
         stop = threading.Event()
+        explain = functools.partial(self.backend.explain, stop=stop, **options)
         with self._long_request():
             try:
-                return [await self.in_thread(self.backend.explain, row, options, stop) for row in rows]
+                return [await self.in_thread(explain, row) for row in rows]
             finally:
                 stop.set()
 
-    async def call(self, function: Callable[..., T], *given: Any) -> T:
-        """Call a method of the backend that is not batched: masked words."""
+    async def mask(self, row: Row, words: Sequence[Span]) -> dict[str, Any]:
+        """Predict a row without and with words masked."""
         with self._long_request():
-            return await self.in_thread(function, *given)
+            return await self.in_thread(self.backend.mask, row, words)
 
-    async def file(self, content: bytes, options: FileOptions) -> dict[str, Any]:
+    async def file(
+        self, content: bytes, name: str, columns: Mapping[str, str | None], *, words: bool
+    ) -> dict[str, Any]:
         """Predict the rows of a file part by part; other requests come between the parts."""
         with self._long_request():
-            rows = await self.in_thread(self.backend.read_file, content, options, self._limits.rows)
-            scored = await self._scored(rows, words=options.words)
+            rows = await self.in_thread(self.backend.read_file, content, name, columns, self._limits.rows)
+            scored = await self._scored(rows, words=words)
             return await self.in_thread(self.backend.file_answer, rows, scored)
 
     async def example(self) -> dict[str, Any]:

@@ -35,25 +35,11 @@ class ServerLimits:
     steps: int = 500  # steps of integrated gradients
 
     @property
-    def body_bytes(self) -> int:
-        """The maximum size of a request body in bytes."""
-        return self.body_mb * 2**20
-
-    @property
     def body_message(self) -> str:
         """The message for a body that is too large."""
         return (
             f"The request body is larger than {self.body_mb} MB, the most that this server accepts. Send fewer texts a"
             " request, split the file, or start the server with a higher --max_body_mb."
-        )
-
-    @property
-    def time_message(self) -> str:
-        """The message for an answer that took too long."""
-        return (
-            f"The answer was not ready within {self.timeout_s:g} s, the time limit of this server. Send fewer or"
-            " shorter texts a request (explanations: a faster method, or fewer samples), or start the server with a"
-            " higher --timeout_s."
         )
 
     def check_texts(self, texts: Sequence[str], pairs: Sequence[str] | None, *, is_pair: bool, explains: bool) -> None:

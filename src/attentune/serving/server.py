@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from attentune.errors import ConfigError
@@ -70,48 +71,37 @@ def address(listener: socket.socket) -> str:
     return f"http://{shown}:{port}/"
 
 
+class _Server(uvicorn.Server):
+    """Calls `ready` once it has started: an interrupt before that would make uvicorn log a traceback."""
+
+    ready: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.should_exit:
+            self.ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Without errors about connections that the shutdown closes.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+        await super().shutdown(sockets)
+
+
 def run_server(app: App, listener: socket.socket, *, graceful_s: int, ready: Callable[[str], None]) -> None:
     """Answer requests until Ctrl-C or SIGTERM; call it in a block of `on_sigterm`."""
-    import uvicorn
-
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http=HeaderTimeout,
-            log_level="warning",
-            access_log=False,
-            ws="none",
-            server_header=False,
-            timeout_graceful_shutdown=graceful_s,
-            limit_concurrency=MAX_CONNECTIONS,
-        )
+    config = uvicorn.Config(
+        app,
+        http=HeaderTimeout,
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=graceful_s,
+        limit_concurrency=MAX_CONNECTIONS,
     )
-    _silence_shutdown(server)
-    _call_when_started(server, lambda: ready(address(listener)))
+    server = _Server(config)
+    server.ready = lambda: ready(address(listener))
     server.run(sockets=[listener])
-
-
-def _call_when_started(server: Any, ready: Callable[[], None]) -> None:
-    """Call `ready` once uvicorn has started: an interrupt before that would make it log a traceback."""
-    begin = server.startup
-
-    async def startup(sockets: list[socket.socket] | None = None) -> None:
-        await begin(sockets=sockets)
-        if not server.should_exit:
-            ready()
-
-    server.startup = startup
-
-
-def _silence_shutdown(server: Any) -> None:
-    """Suppress uvicorn's errors about connections that the shutdown closes."""
-    end = server.shutdown
-
-    async def shutdown(sockets: list[socket.socket] | None = None) -> None:
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
-        await end(sockets=sockets)
-
-    server.shutdown = shutdown
 
 
 @contextlib.contextmanager
