@@ -139,8 +139,6 @@ def test_more_labels_than_the_dense_layer_holds(tiny: Tiny, tmp_path: Path) -> N
     assert (
         reason == "the class of transformers for electra has a dense layer with gelu that cannot be made the identity"
     )
-    with pytest.raises(ValueError, match="cannot be made the identity; expected a model without"):
-        stock_model(Predictor.load(runs[1]).model)
 
 
 @pytest.mark.parametrize(

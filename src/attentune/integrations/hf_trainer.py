@@ -146,11 +146,6 @@ class SSACollator:
         return batch
 
 
-def _accelerator() -> Accelerator:
-    """Return an Accelerator of the Trainer's processes and device that leaves its gradient accumulation as it is."""
-    return Accelerator(gradient_accumulation_plugin=GradientAccumulationPlugin(**GradientState().plugin_kwargs))
-
-
 class SSACallback(TrainerCallback):
     """Self-Supervised Attention (SSA) for the Trainer of transformers.
 
@@ -213,11 +208,15 @@ class SSACallback(TrainerCallback):
         """Build the label generator; its random choices depend only on the Trainer's seed, the epoch and the row."""
         comparator = PredictionComparator(self._space, tolerance=self._settings.tolerance)
         ids = {"pad_token_id": self._tokenizer.pad_token_id, "mask_token_id": self._tokenizer.mask_token_id}
+        # Of the Trainer's processes and device; leaves its gradient accumulation as it is.
+        accelerator = Accelerator(
+            gradient_accumulation_plugin=GradientAccumulationPlugin(**GradientState().plugin_kwargs)
+        )
         source = LabelSource(
             features=self._features,
             gold=self._gold,
             comparator=comparator,
-            scorer=TrainingScorer(model=self._model, accelerator=_accelerator(), features=self._features, **ids),
+            scorer=TrainingScorer(model=self._model, accelerator=accelerator, features=self._features, **ids),
             mask_token_id=ids["mask_token_id"],
             seed=args.seed,
         )
@@ -229,8 +228,7 @@ class SSACallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Generate the token labels of this epoch with the current weights."""
-        if self._generator is None:
-            return
+        assert self._generator is not None  # made by on_train_begin
         # The Trainer's epoch is a float; after a resume within an epoch it is not a whole number.
         plan = self._generator.plan(int((state.epoch or 0.0) + 1e-3))
         self.targets.clear()

@@ -29,7 +29,6 @@ import torch
 from tokenizers import Tokenizer as PlainTokenizer
 from torch import Tensor, nn
 
-from attentune.config.parse import did_you_mean
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.tokenization import Features, encode_rows, pad_batch
 from attentune.errors import AttentuneError, ConfigError, ExportError
@@ -110,8 +109,11 @@ def export_run(
         ConfigError: a setting is invalid, or the folder is not empty.
         CheckpointError: `run` holds no saved run.
     """
-    target = Path(output_dir)
-    _check_settings(target, quantize)
+    target, say = Path(output_dir), say or (lambda text: None)
+    if quantize not in (None, "int8"):
+        raise ConfigError(f"--quantize: got {quantize!r}, expected int8.")
+    check_new_folder(target)
+    require_extra("export", "onnx", "onnxscript", "onnxruntime", what="export --format onnx")
     saved = (run if isinstance(run, Predictor) else Predictor.load(run)).single_model("export")
     saved.check_reads_all("export")
     if saved.model.config.window is not None:
@@ -121,95 +123,74 @@ def export_run(
         )
     saved.model.to("cpu").float().eval()
     with new_folder(target) as temporary:
-        export = _Making(saved, temporary, say or (lambda text: None)).export(target, quantize)
+        plain = _write_settings(saved, temporary)
+        say("writing the graph")
+        odd, pad_token_id = made_up_rows(pairs=saved.is_pair), saved.tokenizer.pad_token_id
+        example = pad_batch(_features(saved, odd), range(3), pad_token_id=pad_token_id).inputs
+        opset = write_graph(saved.model, example, temporary / GRAPH_FILE)
+        validation = validation_rows(saved)
+        rows, data = (odd, None) if validation is None else validation
+        say(f"checking it on {len(rows)} rows")
+        outputs, difference = _checked(saved, temporary, plain, rows)
+        if data is not None:
+            # Edge cases that data sets lack, such as empty or overlong texts, are compared too, but not scored.
+            difference = max(difference, _checked(saved, temporary, plain, odd)[1])
+        programs, alike = {GRAPH_FILE: outputs}, None
+        if quantize == "int8":
+            say("quantising")
+            quantize_int8(temporary / GRAPH_FILE, temporary / INT8_FILE)
+            quantized = in_onnxruntime(temporary / INT8_FILE)
+            programs[INT8_FILE] = outputs_of(quantized, _features(saved, rows), pad_token_id)
+            alike = agreement(outputs, programs[INT8_FILE], saved.label_space)
+        scores: dict[str, dict[str, float]] = {}
+        if data is not None and rows.labels is not None:
+            for name, own in programs.items():
+                scores[name] = score_predictions(data.metrics, rows.labels, logits_of(own), data.label_space)
+        export = Export(
+            folder=target,
+            task_type=saved.label_space.task_type,
+            opset=opset,
+            inputs=tuple(example),
+            outputs=tuple(output_names(saved.model)),
+            checked_on=MADE_UP_NAME if data is None else "validation",
+            rows=len(rows),
+            max_difference=difference,
+            int8_agreement=alike,
+            scores=scores,
+            note=_note(saved.label_space),
+        )
         write_text(temporary / ABOUT_FILE, to_json(_about(saved, export)))
     return export
 
 
-def _check_settings(target: Path, quantize: str | None) -> None:
-    problems = []
-    if quantize not in (None, "int8"):
-        problems.append(f"--quantize: got {quantize!r}, expected int8.{did_you_mean(str(quantize), ('int8',))}")
-    try:
-        check_new_folder(target)
-    except ConfigError as error:
-        problems += error.problems
-    if problems:
-        raise ConfigError(problems)
-    require_extra("export", "onnx", "onnxscript", "onnxruntime", what="export --format onnx")
+def _write_settings(saved: ModelPredictor, folder: Path) -> PlainTokenizer:
+    """Write configuration, model card and tokenizer; return the tokenizer as it was written."""
+    with storage_errors(folder), quiet():
+        (folder / "onnx").mkdir()
+        save_tokenizer(saved.tokenizer, folder, longest=saved.model.config.max_seq_length)
+        classification_config(saved.model).save_pretrained(folder)
+    use, library = (ONNX_PAIR_USE, "onnx") if saved.is_pair else (ONNX_USE, "transformers.js")
+    copy_card(saved.folder, folder, use, pair=saved.is_pair, library=library)
+    with storage_errors(folder):
+        plain = plain_tokenizer(saved)
+        plain.save(str(folder / "tokenizer.json"))
+    return plain
 
 
-class _Making:
-    """Writes the files of an export and checks them."""
+def _features(saved: ModelPredictor, rows: TextRows) -> Features:
+    config = saved.model.config
+    return encode_rows(rows, saved.tokenizer, max_length=config.max_seq_length, bi_encoder=config.is_bi_encoder)
 
-    def __init__(self, saved: ModelPredictor, folder: Path, say: Say) -> None:
-        self.saved, self.folder, self.say = saved, folder, say
 
-    def export(self, target: Path, quantize: str | None) -> Export:
-        self._write_settings()
-        self.say("writing the graph")
-        example = self._inputs_of(made_up_rows(pairs=self.saved.is_pair).take(range(3)))
-        opset = write_graph(self.saved.model, example, self.folder / GRAPH_FILE)
-        validation = validation_rows(self.saved)
-        rows, data = (made_up_rows(pairs=self.saved.is_pair), None) if validation is None else validation
-        # Edge cases that data sets lack, such as empty or overlong texts, are compared too, but not scored.
-        odd = None if validation is None else made_up_rows(pairs=self.saved.is_pair)
-        self.say(f"checking it on {len(rows)} rows")
-        plain, difference = self._checked(rows)
-        if odd is not None:
-            difference = max(difference, self._checked(odd)[1])
-        programs, alike = {GRAPH_FILE: plain}, None
-        if quantize == "int8":
-            self.say("quantising")
-            quantize_int8(self.folder / GRAPH_FILE, self.folder / INT8_FILE)
-            programs[INT8_FILE] = self._answers(in_onnxruntime(self.folder / INT8_FILE), self._features(rows))
-            alike = agreement(plain, programs[INT8_FILE], self.saved.label_space)
-        return Export(
-            folder=target,
-            task_type=self.saved.label_space.task_type,
-            opset=opset,
-            inputs=tuple(example),
-            outputs=tuple(output_names(self.saved.model)),
-            checked_on=MADE_UP_NAME if validation is None else "validation",
-            rows=len(rows),
-            max_difference=difference,
-            int8_agreement=alike,
-            scores={} if data is None else _scores(programs, rows, data),
-            note=_note(self.saved.label_space),
-        )
-
-    def _write_settings(self) -> None:
-        with storage_errors(self.folder), quiet():
-            (self.folder / "onnx").mkdir()
-            save_tokenizer(self.saved.tokenizer, self.folder, longest=self.saved.model.config.max_seq_length)
-            classification_config(self.saved.model).save_pretrained(self.folder)
-        use, library = (ONNX_PAIR_USE, "onnx") if self.saved.is_pair else (ONNX_USE, "transformers.js")
-        copy_card(self.saved.folder, self.folder, use, pair=self.saved.is_pair, library=library)
-        with storage_errors(self.folder):
-            self.plain = plain_tokenizer(self.saved)
-            self.plain.save(str(self.folder / "tokenizer.json"))
-
-    def _features(self, rows: TextRows) -> Features:
-        config = self.saved.model.config
-        return encode_rows(
-            rows, self.saved.tokenizer, max_length=config.max_seq_length, bi_encoder=config.is_bi_encoder
-        )
-
-    def _inputs_of(self, rows: TextRows) -> dict[str, Any]:
-        return pad_batch(self._features(rows), range(len(rows)), pad_token_id=self.saved.tokenizer.pad_token_id).inputs
-
-    def _answers(self, program: Any, features: Features) -> Outputs:
-        return outputs_of(program, features, self.saved.tokenizer.pad_token_id)
-
-    def _checked(self, rows: TextRows) -> tuple[Outputs, float]:
-        """Run the graph and the model on these rows and compare their outputs."""
-        features = self._features(rows)
-        check_tokens(self.plain, rows, features)
-        got = self._answers(in_onnxruntime(self.folder / GRAPH_FILE), features)
-        expected = self._answers(in_pytorch(self.saved.model), features)
-        difference = largest_difference(got, expected, self.saved.model.config.score_std)
-        check_difference(self.saved.folder, "onnxruntime", difference, TOLERANCE)
-        return got, difference
+def _checked(saved: ModelPredictor, folder: Path, plain: PlainTokenizer, rows: TextRows) -> tuple[Outputs, float]:
+    """Run the graph and the model on these rows and compare their outputs."""
+    features, pad_token_id = _features(saved, rows), saved.tokenizer.pad_token_id
+    check_tokens(plain, rows, features)
+    got = outputs_of(in_onnxruntime(folder / GRAPH_FILE), features, pad_token_id)
+    expected = outputs_of(in_pytorch(saved.model), features, pad_token_id)
+    difference = largest_difference(got, expected, saved.model.config.score_std)
+    check_difference(saved.folder, "onnxruntime", difference, TOLERANCE)
+    return got, difference
 
 
 def _note(space: LabelSpace) -> str | None:
@@ -229,15 +210,6 @@ def agreement(one: Outputs, other: Outputs, label_space: LabelSpace) -> float:
         return float(abs(first - second).max())
     alike = first == second
     return float((alike.all(axis=1) if label_space.is_multilabel else alike).mean())
-
-
-def _scores(programs: dict[str, Outputs], rows: TextRows, data: TaskData) -> dict[str, dict[str, float]]:
-    if rows.labels is None:
-        return {}
-    return {
-        name: score_predictions(data.metrics, rows.labels, logits_of(outputs), data.label_space)
-        for name, outputs in programs.items()
-    }
 
 
 def _about(saved: ModelPredictor, export: Export) -> dict[str, Any]:
@@ -285,7 +257,7 @@ def write_graph(model: AttentuneForSequenceClassification, example: dict[str, Te
         )
     axes = ("batch", "length")
     # Not all attention implementations can be exported to ONNX; "eager" consists of matrix products and a softmax.
-    with attention_by(model, "eager"), _silent(), torch.no_grad():
+    with attention_by(model, "eager"), _silent("torch", "torch.__trace", "onnxscript", "onnx_ir"), torch.no_grad():
         try:
             program = torch.onnx.export(
                 PlainOutputs(model, tuple(example)).eval(),
@@ -311,9 +283,9 @@ def write_graph(model: AttentuneForSequenceClassification, example: dict[str, Te
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Suppress logs and warnings of the exporter, such as a missing torchvision; the graph is checked separately."""
-    loggers = [logging.getLogger(name) for name in ("torch", "torch.__trace", "onnxscript", "onnx_ir")]
+def _silent(*names: str) -> Iterator[None]:
+    """Suppress warnings, and those of loggers, such as a missing torchvision; the graph is checked separately."""
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
@@ -335,15 +307,10 @@ def quantize_int8(source: Path, target: Path) -> None:
     # The exporter records the shapes of weights; the quantiser transposes some and fails on the outdated shapes. It
     # infers those that it needs.
     del graph.graph.value_info[:]
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)  # it warns to optimise the graph first, which PyTorch's exporter has done
-    try:
-        with storage_errors(target):
-            # One scale for each column, so that one large weight does not reduce the precision of the whole matrix.
-            quantize_dynamic(graph, target, weight_type=QuantType.QInt8, per_channel=True)
-    finally:
-        root.setLevel(level)
+    # It warns to optimise the graph first, which PyTorch's exporter has done.
+    with _silent(""), storage_errors(target):
+        # One scale for each column, so that one large weight does not reduce the precision of the whole matrix.
+        quantize_dynamic(graph, target, weight_type=QuantType.QInt8, per_channel=True)
 
 
 def validation_rows(saved: Predictor) -> tuple[TextRows, TaskData] | None:

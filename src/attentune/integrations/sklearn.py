@@ -6,9 +6,10 @@ a temporary one unless `output_dir` is set, so `attentune explain` and the other
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
-from attentune.config import load_config
+from attentune.config import Config, load_config
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import FROM_PYTHON, LabelSpace, TaskData, TextRows, check_each, checked_texts, is_missing
 from attentune.data.labels import label_key
@@ -27,7 +28,6 @@ from attentune.data.splits import split_rows
 from attentune.errors import InputError
 from attentune.inference.predictor import Predictor, predict_rows
 from attentune.metrics.metrics import predictions_of, probabilities_of
-from attentune.results import RunResult
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
 
@@ -77,14 +77,31 @@ class _TextEstimator(BaseEstimator):
             remaining, cut, kept = split_rows(rows, self.validation_share, self._seed(), "validation")
             splits = {"train": rows.take(remaining), "validation": replace(rows.take(cut), weights=None)}
         data = TaskData(FROM_PYTHON, space, _METRICS[space.task_type], splits, (kept.strip(),) if kept else ())
+        own: dict[str, Any] = {
+            "preset": self.preset,
+            "training.learning_rate": self.learning_rate,
+            "training.num_train_epochs": self.num_train_epochs,
+            "training.per_device_train_batch_size": self.per_device_train_batch_size,
+            "training.eval_strategy": None if self.validation_share else "no",
+        }
+        if self.alpha is not None:
+            own["objective.alpha"] = self.alpha
+        display = ProgressDisplay(quiet=not self.verbose)
+        self._fit_by(lambda config: train(config, data=data, display=display, with_baselines=False), space, own)
+
+    def _fit_by(self, program: Callable[[Config], Any], space: LabelSpace, own: dict[str, Any]) -> None:
+        """Train with the shared and an estimator's own settings, and load the run."""
         temporary = tempfile.TemporaryDirectory(prefix="attentune-")
         folder = Path(temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
-        self.result_: RunResult = train(
-            load_config(overrides=self._overrides(folder, space)),
-            data=data,
-            display=ProgressDisplay(quiet=not self.verbose),
-            with_baselines=False,
-        )
+        shared = {
+            "model.name_or_path": str(self.model_name_or_path),
+            "data.max_length": self.max_length,
+            "data.task_type": space.task_type,
+            "training.seed": self._seed(),
+            "training.output_dir": str(folder),
+            "training.overwrite_output_dir": True,
+        }
+        self.result_ = program(load_config(overrides=shared | own | dict(self.settings or {})))
         self.run_ = Predictor.load(folder)
         # Only now, since it removes the folder of the previous run. A pickle of the run needs it.
         self._temporary = temporary
@@ -120,24 +137,6 @@ class _TextEstimator(BaseEstimator):
         if isinstance(self.random_state, (int, np.integer)):
             return int(self.random_state)
         raise ValueError(f"random_state: got {self.random_state!r}, expected a whole number, such as 42.")
-
-    def _overrides(self, folder: Path, space: LabelSpace) -> dict[str, Any]:
-        made: dict[str, Any] = {
-            "preset": self.preset,
-            "model.name_or_path": str(self.model_name_or_path),
-            "data.max_length": self.max_length,
-            "data.task_type": space.task_type,
-            "training.learning_rate": self.learning_rate,
-            "training.num_train_epochs": self.num_train_epochs,
-            "training.per_device_train_batch_size": self.per_device_train_batch_size,
-            "training.seed": self._seed(),
-            "training.eval_strategy": None if self.validation_share else "no",
-            "training.output_dir": str(folder),
-            "training.overwrite_output_dir": True,
-        }
-        if self.alpha is not None:
-            made["objective.alpha"] = self.alpha
-        return made | dict(self.settings or {})
 
     def _logits(self, X: Any) -> np.ndarray:
         """Return the (N, C) logits."""
@@ -226,9 +225,8 @@ class AttentuneClassifier(ClassifierMixin, _TextEstimator):
             AttentuneError: a setting is invalid, or training fails.
         """
         check_consistent_length(X, y)
-        classes: np.ndarray
-        classes, labels_N = np.unique(labels_of(y), return_inverse=True)
-        self._train(X, labels_N.astype(np.int64), _space_of(classes), sample_weight)
+        space, labels_N, classes = _classes_of(y)
+        self._train(X, labels_N, space, sample_weight)
         self.classes_ = classes
         return self
 
@@ -315,19 +313,8 @@ class AttentuneAuto(_TextEstimator):
         check_consistent_length(X, y)
         space, labels_N, classes = self._labelled(y)
         rows = self._rows(X, labels_N, sample_weight, reset=True)
-        temporary = tempfile.TemporaryDirectory(prefix="attentune-")
-        folder = Path(temporary.name) / "run" if self.output_dir is None else Path(self.output_dir)
-        overrides = {
-            "model.name_or_path": str(self.model_name_or_path),
-            "data.max_length": self.max_length,
-            "data.task_type": space.task_type,
-            "training.seed": self._seed(),
-            "training.metric_for_best_model": self.metric,
-            "training.output_dir": str(folder),
-            "training.overwrite_output_dir": True,
-        }
-        self.result_ = auto(  # type: ignore[assignment]
-            load_config(overrides=overrides | dict(self.settings or {})),
+        search = functools.partial(
+            auto,
             data=TaskData(FROM_PYTHON, space, _METRICS[space.task_type], {"train": rows}),
             time_limit_s=parse_duration(self.time_limit),
             encoders=tuple(self.encoders or ()),
@@ -337,9 +324,7 @@ class AttentuneAuto(_TextEstimator):
             jobs=self.jobs,
             display=AutoProgress(quiet=not self.verbose),
         )
-        self.run_ = Predictor.load(folder)
-        # Only now, since it removes the folder of the previous run. A pickle of the run needs it.
-        self._temporary = temporary
+        self._fit_by(search, space, {"training.metric_for_best_model": self.metric})
         if classes is not None:
             self.classes_ = classes
         return self
@@ -353,8 +338,7 @@ class AttentuneAuto(_TextEstimator):
         has_fractions = values_N.dtype.kind == "f" and bool(np.any(values_N != np.floor(values_N)))
         if self.task_type == "regression" or (self.task_type is None and has_fractions):
             return LabelSpace("regression"), scores_of(values_N), None
-        classes, labels_N = np.unique(labels_of(y), return_inverse=True)
-        return _space_of(classes), labels_N.astype(np.int64), classes
+        return _classes_of(y)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the (N, C) probabilities, in the order of `classes_`.
@@ -380,7 +364,7 @@ class AttentuneAuto(_TextEstimator):
                 raise ValueError(f"y: got the class {unknown[0]!r}, which was not fitted on.")
             labels_N = np.searchsorted(self.classes_, names_N)
         predictions_N = predictions_of(self._logits(X), self.run_.label_space)
-        metric = METRICS[self.result_.metric]  # type: ignore[attr-defined]
+        metric = METRICS[self.result_.metric]
         return (1.0 if metric.greater_is_better else -1.0) * metric.score(labels_N, predictions_N)
 
     def __sklearn_tags__(self) -> Any:
@@ -392,14 +376,15 @@ class AttentuneAuto(_TextEstimator):
         return tags
 
 
-def _space_of(classes: np.ndarray) -> LabelSpace:
-    """Return the label space of sorted classes, whose names must differ as text."""
+def _classes_of(y: Any) -> tuple[LabelSpace, np.ndarray, np.ndarray]:
+    """Return the label space of y, the (N,) class ids, and the sorted classes, whose names must differ as text."""
+    classes, labels_N = np.unique(labels_of(y), return_inverse=True)
     names = tuple(map(str, classes.tolist()))
     if len(names) < 2:
         raise ValueError(f"y: got one class ({', '.join(names)}), expected at least 2.")
     if len(set(names)) < len(names):
         raise ValueError(f"y: got classes that read the same as text ({', '.join(names)}); rename them.")
-    return LabelSpace("classification", names)
+    return LabelSpace("classification", names), labels_N.astype(np.int64), classes
 
 
 def labels_of(y: Any) -> np.ndarray:
@@ -417,7 +402,7 @@ def labels_of(y: Any) -> np.ndarray:
                 f"y: the classes {other!a} and {name!a} are equal but for invisible characters or zeros; they are two"
                 " classes here. Write one of them in all rows if they are one.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
     return labels_N
 

@@ -221,10 +221,6 @@ class _Head:
     # Settings of the encoder's configuration for dropout in this head.
     dropouts: tuple[str, ...] = ("classifier_dropout",)
 
-    def function(self, config: PreTrainedConfig) -> str:
-        """Return the name of the activation function."""
-        return str(config.pooler_hidden_act) if self.activation is None else self.activation
-
 
 # One entry per `model_type`. ModernBERT is missing: a LayerNorm follows its activation.
 _HEADS = {
@@ -241,13 +237,7 @@ _HEADS = {
 
 def unavailable_reason(model: AttentuneForSequenceClassification) -> str | None:
     """Return why no class of transformers has the logits of a model, with a way out; None if one has."""
-    config = model.config
-    parts = (
-        _differing_slot(model),
-        _differing_outputs(model),
-        _differing_head(config.encoder_config, with_pooler=config.head["with_pooler"], labels=config.num_labels),
-    )
-    return next((reason for reason in parts if reason is not None), None)
+    return _differing_slot(model) or _differing_head(model.config)
 
 
 def _differing_slot(model: AttentuneForSequenceClassification) -> str | None:
@@ -263,24 +253,23 @@ def _differing_slot(model: AttentuneForSequenceClassification) -> str | None:
         "it rescales the layers by squeeze-and-excitation": config.layer_mix["squeeze"],
         "its token gate changes the sentence vector": gate["kind"] != "none" and gate["beta"] < 1.0,
         f"its head is {head}, not cls": head != "cls",
+        f"with the loss {config.loss} its logits are not linear in the sentence vector": not (
+            model.outputs is None or isinstance(model.outputs, ScaledOutput)
+        ),
     }
     return next((reason for reason, applies in reasons.items() if applies), None)
 
 
-def _differing_outputs(model: AttentuneForSequenceClassification) -> str | None:
-    if model.outputs is None or isinstance(model.outputs, ScaledOutput):
-        return None
-    return f"with the loss {model.config.loss} its logits are not linear in the sentence vector"
-
-
-def _differing_head(config: Any, *, with_pooler: bool, labels: int) -> str | None:
+def _differing_head(ours: AttentuneConfig) -> str | None:
+    """Return why the class of transformers cannot have the classifier of the model."""
+    config, with_pooler, labels = ours.encoder_config, ours.head["with_pooler"], ours.num_labels
     kind = config.model_type
     head = _HEADS.get(kind)
     if kind == "modernbert":
         return "ModernBertForSequenceClassification has a LayerNorm between its two linear layers, ours has none"
     if head is None:
         return f"for {kind} encoders no exact class of transformers is known here"
-    function = head.function(config)
+    function = head.activation or str(config.pooler_hidden_act)
     if with_pooler and function != "tanh":
         return (
             f"the class of transformers for {kind} applies {function} where this run's pooler applies tanh"
@@ -313,10 +302,10 @@ def differing_predictions(model: AttentuneForSequenceClassification) -> str | No
 
 @torch.no_grad()
 def stock_model(model: AttentuneForSequenceClassification) -> PreTrainedModel:
-    """Return a model of the class of transformers with the same logits, in evaluation mode and float32 on the CPU."""
-    reason = unavailable_reason(model)
-    if reason is not None:
-        raise ValueError(f"{reason}; expected a model without such a difference")
+    """Return a model of the class of transformers with the same logits, in evaluation mode and float32 on the CPU.
+
+    Only for models without an `unavailable_reason`.
+    """
     config = classification_config(model)
     made = AutoModelForSequenceClassification.from_config(config)
     weights = {name: weight.detach().float().cpu() for name, weight in model.encoder.state_dict().items()}
