@@ -139,8 +139,11 @@ def demo_report(
 
 
 def _figure(runs: Sequence[ScoredRun]) -> Figure:
-    shown = [run for run in ranked(runs) if run.method != CONSTANT] or ranked(runs)
-    panels = {name: [_point(run, name, runs.index(run)) for run in shown] for name in (HELD_OUT, FILMS)}
+    panels: dict[str, list[PointRow]] = {HELD_OUT: [], FILMS: []}
+    for run in [run for run in ranked(runs) if run.method != CONSTANT] or runs:
+        for name, points in panels.items():
+            accuracy, (low, high) = 100 * run.scores[name].accuracy, run.scores[name].interval
+            points.append(PointRow(run.method, (accuracy,), accuracy, 100 * low, 100 * high, runs.index(run)))
     return Figure(
         "leaderboard",
         "Accuracy on both test sets",
@@ -148,12 +151,6 @@ def _figure(runs: Sequence[ScoredRun]) -> Figure:
         functools.partial(rows_figure, panels, x_label="accuracy (points)"),
         rows_alt(panels, "points"),
     )
-
-
-def _point(run: ScoredRun, name: str, number: int) -> PointRow:
-    low, high = run.scores[name].interval
-    points = 100 * run.scores[name].accuracy
-    return PointRow(run.method, (points,), points, 100 * low, 100 * high, number)
 
 
 def _as_tasks(run: ScoredRun) -> list[RecordedRun]:

@@ -132,7 +132,8 @@ def _scored(records: Sequence[RunRecord], comparison: Path) -> list[ScoredRun]:
 def _auto_run(config: Config, time_limit_s: float, *, quiet: bool) -> ScoredRun:
     """Run `auto`, or go on with it, unless it is finished."""
     folder = Path(str(config.training.output_dir))
-    if not _is_finished(folder):
+    earlier = AutoResult.load(folder)
+    if earlier is None or earlier.stopped or not (folder / RESULT_FILE).is_file():
         resume = (folder / WORK_FOLDER).is_dir()
         display = AutoProgress(quiet=quiet)
         if auto(config, time_limit_s=time_limit_s, resume=resume, display=display).stopped:
@@ -146,26 +147,19 @@ def _auto_run(config: Config, time_limit_s: float, *, quiet: bool) -> ScoredRun:
         score=None,
         wall_seconds=result.train["seconds"],
     )
-    files = {split: folder / f"predictions_{split}.csv" for split in TEST_SETS}
-    if missing := [
-        split for split, file in files.items() if not file.is_file()
-    ]:  # its time was up before it had scored
-        _write_predictions(folder, config, missing)
-    return ScoredRun(record, {name: read_predictions(files[split]) for split, name in TEST_SETS.items()}, folder)
+    predictions = {}
+    for split, name in TEST_SETS.items():
+        file = folder / f"predictions_{split}.csv"
+        if not file.is_file():  # the time was up before it had scored
+            write_text(file, _predicted(folder, config, split))
+        predictions[name] = read_predictions(file)
+    return ScoredRun(record, predictions, folder)
 
 
-def _write_predictions(folder: Path, config: Config, splits: Sequence[str]) -> None:
+def _predicted(folder: Path, config: Config, split: str) -> str:
     predictor = Predictor.load(folder)
-    data = load_data(config.data, seed=config.training.seed, splits=splits, label_space=predictor.label_space)
-    evaluator = predictor.evaluator(data)
-    for split in splits:
-        text = predictions_csv(data.splits[split], evaluator.predict(split), predictor.label_space)
-        write_text(folder / f"predictions_{split}.csv", text)
-
-
-def _is_finished(folder: Path) -> bool:
-    result = AutoResult.load(folder)
-    return (folder / RESULT_FILE).is_file() and result is not None and not result.stopped
+    data = load_data(config.data, seed=config.training.seed, splits=(split,), label_space=predictor.label_space)
+    return predictions_csv(data.splits[split], predictor.evaluator(data).predict(split), predictor.label_space)
 
 
 def data_settings(folder: Path, *, train_size: int) -> dict[str, Any]:

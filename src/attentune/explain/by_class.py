@@ -60,7 +60,8 @@ def words_by_class(
     Words are ranked by the lower bound of their mean score, times the number of their rows: by how much they certainly
     move the predictions of all rows together. Words without a positive lower bound are left out.
     """
-    groups: dict[str, list[dict[tuple[str, str], float]]] = {name: [] for name in _names(label_space)}
+    names = (HIGHER, LOWER) if label_space.task_type == "regression" else label_space.names
+    groups: dict[str, list[dict[tuple[str, str], float]]] = {name: [] for name in names}
     for explanation in explanations:
         words = _words(explanation)
         for name, sign in _meanings(explanation, label_space):
@@ -81,10 +82,6 @@ def class_units(explanations: Sequence[Explanation], label_space: LabelSpace) ->
             else:
                 units.setdefault(name, f"minus the {explanation.unit}")
     return units
-
-
-def _names(space: LabelSpace) -> tuple[str, ...]:
-    return (HIGHER, LOWER) if space.task_type == "regression" else space.names
 
 
 def _meanings(explanation: Explanation, space: LabelSpace) -> list[tuple[str, int]]:

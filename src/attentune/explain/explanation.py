@@ -243,12 +243,6 @@ class Explanation:
             return words
         return tuple(word._replace(score=score) for word, score in zip(words, self.word_scores, strict=True))
 
-    def effects(self) -> list[tuple[Subword, float]]:
-        """Return the words that were left out, the highest score first, with what was predicted without them."""
-        pairs = zip(self.words, self.without or [None] * len(self.words), strict=True)
-        measured = [(word, value) for word, value in pairs if value is not None]
-        return sorted(measured, key=lambda pair: -abs(pair[0].score))
-
     def in_words(self) -> str:
         """Say what the highest score means: "“dull” +2.4: leaving it out lowers the log-odds of bad by 2.4."; "" for
         scores without a sign, whose unit says it."""

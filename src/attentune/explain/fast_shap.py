@@ -94,7 +94,7 @@ def signed_scores(found: RowScores, scorer: Scorer, rows: np.ndarray, target_N: 
     head = scorer.attribution_head
     assert head is not None
     assert found.attributions is not None
-    values_NO = torch.from_numpy(values_of(_near_zero(found.logits_NC, scorer), scorer.label_space))
+    values_NO = torch.from_numpy(values_of(found.logits_NC - scorer.model.config.score_mean, scorer.label_space))
     nothing_MO = head.nothing_MO.cpu()
     scores: list[np.ndarray] = []
     # Many rows at once, since one alone takes longer for the calls than for the sums.
@@ -130,11 +130,6 @@ def explained_output(scores_TO: np.ndarray, target: int, scorer: PredictionScore
     if contrast is None:
         return scores_TO[:, target]
     return scores_TO[:, classes + target] - scores_TO[:, classes + contrast]
-
-
-def _near_zero(logits_NC: np.ndarray, scorer: Scorer) -> np.ndarray:
-    """Subtract the mean of the training scores, which float32 would round; only differences are explained."""
-    return logits_NC - scorer.model.config.score_mean
 
 
 def values_of(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
@@ -253,8 +248,9 @@ def _observed(
             masked += [np.flatnonzero(is_masked_T) for is_masked_T in is_masked_KT] + [places, None]
             repeated += [row] * (copies + 2)
         logits_NC = scorer.scores(np.array(repeated), masked).logits_NC
-        near_NC = _near_zero(logits_NC, scorer)
-        values.append(values_of(near_NC, scorer.label_space).reshape(len(chunk), copies + 2, -1))
+        # Without the mean of training scores, which float32 would round; only differences are explained.
+        centred_NC = logits_NC - scorer.model.config.score_mean
+        values.append(values_of(centred_NC, scorer.label_space).reshape(len(chunk), copies + 2, -1))
         tell("masked copies predicted", len(chunk), len(rows))
     values_NKO = np.concatenate(values)
     nothing_N1O = values_NKO[:, copies : copies + 1]

@@ -189,7 +189,11 @@ def fit_explainer(
             " reads, do not know the other one; expected a run of single texts, or one that reads pairs together. Use"
             " attentune explain, which works on every run."
         )
-    rows = training_rows(saved) if rows is None else rows
+    try:
+        rows = saved.data(None, ("train",)).splits["train"] if rows is None else rows
+    except DataError as error:
+        message = f"{error} To fit on other texts, name a file; it needs no labels: --input_file texts.csv."
+        raise DataError(message) from error
     if len(rows) > max_samples:
         rows = rows.take(np.sort(numpy_generator("fit-explainer", seed).permutation(len(rows))[:max_samples]))
     with attention_by(saved.model):
@@ -206,16 +210,6 @@ def _write_in_card(card: Path, note: str) -> None:
     if card.is_file():
         text = re.sub(r"^## Explanations\n.*?(?=^## |\Z)", "", card.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
         write_text(card, f"{text.rstrip()}\n\n## Explanations\n\n{note}\n")
-
-
-def training_rows(saved: ModelPredictor) -> TextRows:
-    """Read the rows that a run was trained on."""
-    try:
-        return saved.data(None, ("train",)).splits["train"]
-    except DataError as error:
-        raise DataError(
-            f"{error} To fit on other texts, name a file; it needs no labels: --input_file texts.csv."
-        ) from error
 
 
 def predict_explained(

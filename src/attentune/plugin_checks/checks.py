@@ -158,8 +158,7 @@ def _check_model_part(group: str, name: str, folder: Path) -> None:
         what = f"{name} ({group}) on a tiny {family}"
         _check_padding(built, what)
         _check_gradients(built, what, own=f"{_SETTINGS[group]}.")
-        _check_repeats(built, what)
-        _check_saving(built, what, folder / f"saved-{_SETTINGS[group]}-{family}")
+        _check_repeats_and_saving(built, what, folder / f"saved-{_SETTINGS[group]}-{family}")
 
 
 def _build(group: str, name: str, family: str, folder: Path) -> _Built:
@@ -215,17 +214,14 @@ def _check_gradients(built: _Built, what: str, *, own: str) -> None:
     model.zero_grad()
 
 
-def _check_repeats(built: _Built, what: str) -> None:
-    same = torch.equal(built.logits(*_TEXTS), built.logits(*_TEXTS))
+def _check_repeats_and_saving(built: _Built, what: str, folder: Path) -> None:
+    logits_BC = built.logits(*_TEXTS)
+    same = torch.equal(built.logits(*_TEXTS), logits_BC)
     _require(same, what, "evaluation gives other logits the second time: it must be deterministic.")
-
-
-def _check_saving(built: _Built, what: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     save_model(built.model, built.tokenizer, folder)
     model, tokenizer = load_model(folder)
-    loaded = replace(built, model=model.eval(), tokenizer=tokenizer)
-    same = torch.equal(loaded.logits(*_TEXTS), built.logits(*_TEXTS))
+    same = torch.equal(replace(built, model=model.eval(), tokenizer=tokenizer).logits(*_TEXTS), logits_BC)
     _require(same, what, "a saved and loaded model gives other logits: keep all state in parameters and buffers.")
 
 

@@ -142,9 +142,11 @@ def prediction_text(explanation: Explanation) -> str:
 def effect_text(explanation: Explanation) -> str:
     """Say what the highest score means, and how the prediction changes without the strongest word that was left out."""
     meaning = one_line(explanation.in_words())
-    if not (effects := explanation.effects()):
+    pairs = zip(explanation.words, explanation.without or (), strict=explanation.without is not None)
+    measured = [(word, value) for word, value in pairs if value is not None]
+    if not measured:
         return meaning
-    word, after = effects[0]
+    word, after = max(measured, key=lambda pair: abs(pair[0].score))
     before, quantity = explanation.probability, f"p({one_line(str(explanation.label))})"
     if before is None:
         before, quantity = float(explanation.label), "the score"

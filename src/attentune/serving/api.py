@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
+from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ConfigDict, Field
@@ -155,13 +156,13 @@ def api_app(
         version=__version__,
         description=_description(facts, limits),
         redoc_url=None,
+        # `Guard` checks the key; this describes it, so that /docs has a field for it.
+        dependencies=[] if api_key is None else [Depends(HTTPBearer(scheme_name="key", auto_error=False))],
         lifespan=run_engine,
     )
     _add_routes(app, engine, limits, metrics)
     _add_page(app, engine, limits, needs_key=api_key is not None)
     _add_error_handlers(app, limits)
-    if api_key is not None:
-        _describe_key(app)
     paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
 
     def answered(scope: Scope, status: int, seconds: float) -> None:
@@ -389,16 +390,3 @@ def _description(facts: Mapping[str, Any], limits: ServerLimits) -> str:
         f" {limits.texts} texts a request, {limits.explain_texts} for explanations, of {limits.characters:,} characters"
         f" each; {limits.body_mb} MB; {limits.timeout_s:g} s."
     )
-
-
-def _describe_key(app: FastAPI) -> None:
-    """Add the key to the OpenAPI description, so that the page has a field for it."""
-    describe = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema = describe()
-        schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        schema["security"] = [{"key": []}]
-        return schema
-
-    app.openapi = openapi
