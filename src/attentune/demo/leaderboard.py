@@ -68,7 +68,6 @@ class ScoredRun:
 
     @functools.cached_property
     def scores(self) -> dict[str, Score]:
-        """The accuracy by test set."""
         return {
             name: Score(int(np.sum(part.labels_N == part.predictions_N)), len(part.ids))
             for name, part in self.predictions.items()
@@ -113,19 +112,15 @@ def demo_report(
     counts = counts_sentence([run.record for run in runs], tuple(TEST_SETS.values()), "test set")
     header, rows = cells(runs)
     leaderboard = Table("leaderboard", "Leaderboard", header, tuple(rows))
-    signed = explanation.signed
+    lines = (
+        (word.text, score_text(word.score, signed=explanation.signed), outcome_text(value, explanation))
+        for word, value in zip(explanation.words, explanation.without or (), strict=True)
+    )
     words = Table(
         "explained",
         f"Words by {explanation.method}",
         ("word", "score", outcome_name(explanation)),
-        tuple(
-            (
-                word.text,
-                score_text(word.score, signed=signed),
-                outcome_text(value, explanation),
-            )
-            for word, value in zip(explanation.words, explanation.without or (), strict=True)
-        ),
+        tuple(lines),
         notes=(effect_text(explanation), f"Scores: {explanation.unit}."),
     )
     prediction = f"{explanation.text} {explained}: {prediction_text(explanation)}."

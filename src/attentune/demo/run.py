@@ -177,7 +177,6 @@ def data_settings(folder: Path, *, train_size: int) -> dict[str, Any]:
 
 
 def check_all_done(records: Sequence[RunRecord], comparison: Path) -> None:
-    """Check that no run failed."""
     failed = [record for record in records if not record.is_done]
     if failed:
         reasons = "; ".join(f"{one.run.method}: {(one.error or {}).get('message')}" for one in failed)

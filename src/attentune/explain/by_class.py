@@ -1,5 +1,6 @@
 """The words that speak for each class over all rows of a file, by the explanations of the single rows."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from attentune.explain.methods import METHODS
 from attentune.seeding import numpy_generator
 
 HIGHER, LOWER = "a higher score", "a lower score"
-# Values of resampled words that are held in memory at once.
+# Counts of resampled rows that are held in memory at once.
 _VALUES_PER_BATCH = 4_000_000
 
 
@@ -107,10 +108,7 @@ def _words(explanation: Explanation) -> dict[tuple[str, str], float]:
 def _ranked(
     rows: Sequence[dict[tuple[str, str], float]], least_rows: int, resamples: int, generator: np.random.Generator
 ) -> list[ClassWord]:
-    counts: dict[tuple[str, str], int] = {}
-    for row in rows:
-        for word in row:
-            counts[word] = counts.get(word, 0) + 1
+    counts = Counter(word for row in rows for word in row)
     names = [word for word, count in counts.items() if count >= least_rows]
     if not names:
         return []
@@ -136,21 +134,16 @@ def _intervals(
     scores_WN: Any, there_WN: Any, resamples: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """The 95 % bootstrap percentiles, over rows, of the mean score of each word in its rows."""
-    words, rows = scores_WN.shape
-    # The means of all words in a resample share its rows. Words are divided so that all means of some fit in memory.
-    key = int(generator.integers(1 << 62))
-    low_W, high_W = np.zeros(words), np.zeros(words)
-    part = max(1, _VALUES_PER_BATCH // resamples)
-    for first in range(0, words, part):
-        own = slice(first, min(first + part, words))
-        again = np.random.Generator(np.random.PCG64(key))  # the same resamples for every part
-        draws = max(1, _VALUES_PER_BATCH // max(rows, 1))
-        means_RW = []
-        for done in range(0, resamples, draws):
-            counts_RN = again.multinomial(rows, np.full(rows, 1.0 / rows), size=min(draws, resamples - done))
-            drawn_NR = counts_RN.T.astype(np.float64)
-            with np.errstate(invalid="ignore"):
-                means_RW.append(((scores_WN[own] @ drawn_NR) / (there_WN[own] @ drawn_NR)).T)
-        # A resample without the word has no mean.
-        low_W[own], high_W[own] = np.nanquantile(np.concatenate(means_RW), (0.025, 0.975), axis=0)
+    rows = scores_WN.shape[1]
+    again = np.random.Generator(np.random.PCG64(int(generator.integers(1 << 62))))
+    draws = max(1, _VALUES_PER_BATCH // max(rows, 1))
+    means_RW = []
+    # The means of all words in a resample share its rows.
+    for done in range(0, resamples, draws):
+        counts_RN = again.multinomial(rows, np.full(rows, 1.0 / rows), size=min(draws, resamples - done))
+        drawn_NR = counts_RN.T.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            means_RW.append(((scores_WN @ drawn_NR) / (there_WN @ drawn_NR)).T)
+    # A resample without the word has no mean.
+    low_W, high_W = np.nanquantile(np.concatenate(means_RW), (0.025, 0.975), axis=0)
     return low_W, high_W

@@ -18,9 +18,9 @@ from attentune.data.dataset import TaskData, TextRows
 from attentune.data.ignored_words import shortened
 from attentune.data.tokenization import budget_order, encode_with_spans
 from attentune.explain.explanation import Explanation, Subword, overlap, word_spans
-from attentune.explain.fast_shap import LEAST_EXPLAINED, explains_enough
+from attentune.explain.fast_shap import LEAST_EXPLAINED
 from attentune.explain.gradient import PassCounter
-from attentune.explain.methods import METHODS, check_contrast, method_of, score_unit
+from attentune.explain.methods import METHODS, method_of, score_unit
 from attentune.explain.scorer import (
     PredictionScorer,
     Scorer,
@@ -93,8 +93,6 @@ class BaseExplainer(ABC):
         """Compute each row's scores; with `alone` each row by itself, without padding."""
         settings = settings or Settings()
         method, wanted_N = method_of(name, self.saved), class_ids(target, self._space, len(self.rows))
-        if settings.contrast is not None:
-            check_contrast(name)
         scorer = replace(self.scorer, contrast=contrast_id(settings.contrast, target, self._space))
         batches = [np.array([place]) for place in range(len(self.rows))]
         if self.batched and method.batched and not alone:
@@ -293,22 +291,17 @@ def default_method(saved: Predictor) -> str:
     """Return the method that is used if none is named: fast-shap if the run has a head that explains enough, else
     leave-one-out, which works on every run; lab/docs/faithfulness.md measures which methods are how faithful.
     """
-    return "fast-shap" if explains_enough(_share(saved)) else "leave-one-out"
-
-
-def _share(saved: Predictor) -> float | None:
-    """The share of the variance that the fitted head of a run explains; None without one."""
     head = saved.attribution_head if isinstance(saved, ModelPredictor) else None
-    return None if head is None else head.explained_variance
+    return "fast-shap" if head is not None and head.explained_variance >= LEAST_EXPLAINED else "leave-one-out"
 
 
 def weak_head_note(saved: Predictor) -> str | None:
     """Say that the fitted head of a run is not used, if that is so."""
-    share = _share(saved)
-    if share is None or explains_enough(share):
+    head = saved.attribution_head if isinstance(saved, ModelPredictor) else None
+    if head is None or head.explained_variance >= LEAST_EXPLAINED:
         return None
     return (
-        f"The head that was fitted to {saved.folder} explains {max(0.0, share):.0%} of how"
+        f"The head that was fitted to {saved.folder} explains {max(0.0, head.explained_variance):.0%} of how"
         f" predictions change when tokens are masked, less than {LEAST_EXPLAINED:.0%}, so leave-one-out is the default."
         f" Use the head with --method fast-shap, or fit it on more texts: attentune explain {saved.folder} --fit"
         " --input_file texts.csv"

@@ -29,7 +29,6 @@ METHOD_NAMES = (
 
 
 def check_method_names(names: Iterable[str]) -> None:
-    """Check that there are methods of these names."""
     for name in names:
         if name not in METHOD_NAMES:
             near = did_you_mean(name, METHOD_NAMES)
@@ -60,7 +59,6 @@ class Subword(NamedTuple):
 
 
 def merge_subwords(pieces: Sequence[Subword], text: str, pair: str | None, *, signed: bool) -> tuple[Subword, ...]:
-    """Merge subwords into words."""
     words = []
     for within, own_text in (("text", text), ("pair", pair)):
         if own_text is None:
@@ -94,7 +92,6 @@ def _whole(word: Subword, text: str) -> Subword:
 
 
 def _groups(pieces: list[Subword], text: str) -> list[list[Subword]]:
-    """Group subwords by word."""
     ends = [piece.end for piece in pieces]
     spans = word_spans(text[: max(ends, default=0)])
     begins = [start for start, _ in spans]

@@ -42,11 +42,6 @@ _ROWS_TOGETHER = 256
 Progress = Callable[[str, int, int], None]
 
 
-def explains_enough(share: float | None) -> bool:
-    """Whether a head that explains this share of the variance is used by default; the share is None without a head."""
-    return share is not None and share >= LEAST_EXPLAINED
-
-
 @dataclass(frozen=True)
 class FitFacts:
     """How a head was fitted."""
@@ -60,7 +55,7 @@ class FitFacts:
     @property
     def is_used(self) -> bool:
         """Whether the head explains enough to be used where no method is named."""
-        return explains_enough(self.explained_variance)
+        return self.explained_variance >= LEAST_EXPLAINED
 
     def note(self, folder: str | Path) -> str:
         """Say what the head explains, and whether it is used."""

@@ -40,12 +40,6 @@ def leave_one_out(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarr
     return MethodScores(plain_1C, [scores_T], [without_TC])
 
 
-def _lime_weight(text: Tensor, copy: Tensor, present: Tensor, **options: Any) -> Tensor:
-    """Weigh a copy by its cosine distance d from the text: exp(-d^2 / (2 width^2)), the width being 0.25."""
-    distance = 1.0 - present.mean().sqrt()
-    return torch.exp(-(distance**2) / (2.0 * 0.25**2))
-
-
 def lime(scorer: PredictionScorer, rows: np.ndarray, wanted_B: np.ndarray, settings: Settings) -> MethodScores:
     """Fit a linear model of f to masked copies of the text; its weights are the scores.
 
@@ -70,10 +64,15 @@ def _lime_weights(value: ValueOfCopies, count: int, samples: int, key: int) -> T
             present[0, generator.choice(count, size=generator.integers(1, count + 1), replace=False)] = 0.0
             yield torch.from_numpy(present)
 
+    def weight(text: Tensor, copy: Tensor, present: Tensor, **options: Any) -> Tensor:
+        """Weigh a copy by its cosine distance d from the text: exp(-d^2 / (2 width^2)), the width being 0.25."""
+        distance = 1.0 - present.mean().sqrt()
+        return torch.exp(-(distance**2) / (2.0 * 0.25**2))
+
     method = LimeBase(
         value,
         interpretable_model=SkLearnRidge(alpha=1.0),
-        similarity_func=_lime_weight,
+        similarity_func=weight,
         perturb_func=copies,
         perturb_interpretable_space=False,
         from_interp_rep_transform=None,

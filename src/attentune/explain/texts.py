@@ -13,18 +13,8 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import TextRows
 from attentune.errors import ConfigError, DataError
-from attentune.explain.explainer import (
-    Explainer,
-    default_method,
-    explainer_for,
-    weak_head_note,
-)
-from attentune.explain.explanation import (
-    LEVELS,
-    Explanation,
-    merge_subwords,
-    token_dicts,
-)
+from attentune.explain.explainer import Explainer, default_method, explainer_for, weak_head_note
+from attentune.explain.explanation import LEVELS, Explanation, merge_subwords, token_dicts
 from attentune.explain.fast_shap import FitFacts, fit_attribution_head, signed_scores
 from attentune.explain.fast_shap import Progress as FitProgress
 from attentune.explain.methods import METHODS, check_contrast, method_of, score_unit
@@ -96,7 +86,7 @@ def explain_texts(
 
 
 def explain_rows(
-    run: str | Path | Predictor,
+    saved: Predictor,
     rows: TextRows,
     *,
     methods: Sequence[str],
@@ -108,7 +98,6 @@ def explain_rows(
 ) -> dict[str, list[Explanation]]:
     """Explain rows by several methods; see `explain_texts`. All arguments are checked before the first method runs."""
     settings = settings or Settings()
-    saved = run if isinstance(run, Predictor) else Predictor.load(run)
     _check(saved, rows, methods, target, level, settings)
     if not len(rows):
         return {name: [] for name in methods}

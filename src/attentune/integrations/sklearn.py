@@ -31,8 +31,6 @@ from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run import train
 
-__all__ = ["AttentuneAuto", "AttentuneClassifier", "AttentuneRegressor", "texts_of"]
-
 _METRICS = {"classification": ("accuracy", "f1_macro"), "regression": ("pearson", "spearmanr", "mean_absolute_error")}
 
 
@@ -153,7 +151,6 @@ class _TextEstimator(BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.string = True
-        tags.non_deterministic = False
         return tags
 
     def __getstate__(self) -> dict[str, Any]:

@@ -85,13 +85,12 @@ def check_part(group: str, name: str, folder: str | Path | None = None) -> None:
         raise ConfigError(f"{name}: got a part of {group}, expected {error}") from error
     if group == "attentune.losses":
         _check_loss(name)
-        return
-    if group == "attentune.metrics":
+    elif group == "attentune.metrics":
         _check_metric(name)
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        check = _check_generator if group == "attentune.label_generators" else _check_model_part
-        check(group, name, Path(temporary if folder is None else folder))
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            check = _check_generator if group == "attentune.label_generators" else _check_model_part
+            check(group, name, Path(temporary if folder is None else folder))
 
 
 def build_tiny(family: str, folder: str | Path, *, layers: int = 3) -> Path:

@@ -35,7 +35,6 @@ _BUG = (
     "Internal error: this is a bug in Attentune, not in your request. The terminal that runs this server shows the"
     " traceback."
 )
-_GONE = 499  # nginx's status for a client that has gone; nobody reads it
 _FILE_BODY = {"requestBody": {"required": True, "content": {"text/csv": {"schema": {"type": "string"}}}}}
 
 
@@ -154,7 +153,9 @@ def api_app(
     app = FastAPIOffline(
         title=f"Attentune: {facts.get('run')}",
         version=__version__,
-        description=_description(facts, limits),
+        description=f"Predictions and explanations. The run {facts.get('run')} ({facts.get('kind')})"
+        f" {facts.get('does')}. At most {limits.texts} texts a request, {limits.explain_texts} for explanations, of"
+        f" {limits.characters:,} characters each; {limits.body_mb} MB; {limits.timeout_s:g} s.",
         redoc_url=None,
         # `Guard` checks the key; this describes it, so that /docs has a field for it.
         dependencies=[] if api_key is None else [Depends(HTTPBearer(scheme_name="key", auto_error=False))],
@@ -307,10 +308,6 @@ def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = N
     return Response(body, status, headers, media_type="application/json")
 
 
-class _GoneError(Exception):
-    """The client has gone."""
-
-
 async def _in_time(request: Request, answer: Awaitable[T], limits: ServerLimits, *, is_file: bool = False) -> T:
     """Wait for an answer; a client that goes cancels it. A file may take longer: its rows are limited instead."""
     timeout_s = None if is_file else limits.timeout_s
@@ -320,7 +317,7 @@ async def _in_time(request: Request, answer: Awaitable[T], limits: ServerLimits,
         if work.done():
             return work.result()
         if gone.done():
-            raise _GoneError
+            raise RequestError(499, "The client has gone.")  # nginx's status; nobody reads it
         raise RequestError(
             504,
             f"The answer was not ready within {limits.timeout_s:g} s, the time limit of this server. Send fewer or"
@@ -339,10 +336,6 @@ async def _disconnected(request: Request) -> None:
 
 
 def _add_error_handlers(app: FastAPI, limits: ServerLimits) -> None:
-    @app.exception_handler(_GoneError)
-    async def gone(request: Request, error: _GoneError) -> Response:
-        return Response(status_code=_GONE)
-
     @app.exception_handler(RequestError)
     async def refused(request: Request, error: RequestError) -> Response:
         retry = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
@@ -382,11 +375,3 @@ def _problem(problem: Mapping[str, Any]) -> str:
     if not place:
         return 'The body: expected a JSON object such as {"texts": ["The film was lovely."]}, of type application/json.'
     return f"{place}: {problem['msg'][:1].lower()}{problem['msg'][1:]}."
-
-
-def _description(facts: Mapping[str, Any], limits: ServerLimits) -> str:
-    return (
-        f"Predictions and explanations. The run {facts.get('run')} ({facts.get('kind')}) {facts.get('does')}. At most"
-        f" {limits.texts} texts a request, {limits.explain_texts} for explanations, of {limits.characters:,} characters"
-        f" each; {limits.body_mb} MB; {limits.timeout_s:g} s."
-    )

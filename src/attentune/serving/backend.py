@@ -100,8 +100,7 @@ class RunBackend:
 
     def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """Predict rows, with six digits as in the files of `attentune predict`."""
-        space = self._saved.label_space
-        data = TaskData("input", space, (), {"input": self._rows(rows)})
+        data = TaskData("input", self._saved.label_space, (), {"input": self._rows(rows)})
         evaluator = self._saved.evaluator(data, precision=self._precision)
         return [_rounded(answer) for answer in predictions_of_input(evaluator)]
 
@@ -189,8 +188,8 @@ class RunBackend:
         first = [[*(cells[number] for cells in texts.values()), *line] for number, line in enumerate(lines)]
         wrong = None
         if rows.labels is not None:
-            shares_NC = probabilities_of(logits_NC, space)
-            wrong = self._wrong(f"{len(rows):,} rows of the file", rows, predictions_of(logits_NC, space), shares_NC)
+            source = f"{len(rows):,} rows of the file"
+            wrong = self._wrong(source, rows, predictions_of(logits_NC, space), probabilities_of(logits_NC, space))
         return {"rows": len(rows), "columns": [*texts, *header], "first": first, "csv": text, "wrong": wrong}
 
     @functools.cached_property
@@ -200,11 +199,10 @@ class RunBackend:
         return next(iter(self._saved.data(None, ("validation",)).splits.items()))
 
     def example(self) -> dict[str, Any]:
-        """Return the text that the page begins with, and where it is from; the rows are read once.
+        """Return the text that the page begins with, and where it is from.
 
-        It is the first of the run's first 1,000 validation rows that has 6 to 30 words, both texts of a pair together:
-        long enough to have something to explain, short enough to be explained in a moment. If there is none, or the
-        rows cannot be read, it is a sentence of ours.
+        It is the first validation row that has 6 to 30 words, both texts of a pair together: enough to explain, and
+        explained in a moment. If there is none, or the rows cannot be read, it is a sentence of ours.
         """
         with contextlib.suppress(AttentuneError, OSError, ValueError):
             _, rows = self._validation
@@ -293,7 +291,9 @@ def _stoppable(saved: Predictor, stop: threading.Event) -> Iterator[None]:
         return np.concatenate(parts) if parts else logits(rows)
 
     check()
-    runs = _runs(saved)
+    runs: list[Predictor] = [saved]
+    if isinstance(saved, EnsemblePredictor):
+        runs = [run for _, run in saved.weighted_runs()] if saved.loaded.keeps else []
     handles = [run.model.register_forward_pre_hook(check) for run in runs if isinstance(run, ModelPredictor)]
     baselines = [run.baseline for run in runs if isinstance(run, BaselinePredictor)]
     for baseline in baselines:
@@ -305,13 +305,6 @@ def _stoppable(saved: Predictor, stop: threading.Event) -> Iterator[None]:
             handle.remove()
         for baseline in baselines:
             del vars(baseline)["logits"]
-
-
-def _runs(saved: Predictor) -> list[Predictor]:
-    """Return the models and baselines of a run that are in memory."""
-    if isinstance(saved, EnsemblePredictor):
-        return [run for _, run in saved.weighted_runs()] if saved.loaded.keeps else []
-    return [saved]
 
 
 def _works(method: str, saved: Predictor) -> bool:

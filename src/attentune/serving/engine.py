@@ -191,7 +191,6 @@ class Engine:
                 stop.set()
 
     async def mask(self, row: Row, words: Sequence[Span]) -> dict[str, Any]:
-        """Predict a row without and with words masked."""
         with self._long_request():
             return await self.in_thread(self.backend.mask, row, words)
 

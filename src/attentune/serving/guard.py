@@ -13,7 +13,6 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from types import MappingProxyType
 from typing import Any
 
 from attentune.errors import ConfigError
@@ -99,15 +98,14 @@ class Guard:
         app: App,
         *,
         api_key: str | None = None,
-        messages: Mapping[int, str] = MappingProxyType({}),
+        messages: Mapping[int, str] | None = None,
         count: Callable[[Scope, int, float], None] = lambda scope, status, seconds: None,
         body_timeout_s: float = BODY_TIMEOUT_S,
     ) -> None:
-        self._app, self._messages, self._count, self._body_timeout_s = app, messages, count, body_timeout_s
+        self._app, self._messages, self._count, self._body_timeout_s = app, messages or {}, count, body_timeout_s
         self._key = None if api_key is None else api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -194,7 +192,6 @@ class Response:
         await self({"type": "http.response.body", "body": reason.encode()})
 
     async def __call__(self, message: Message) -> None:
-        """Send a message of the response."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             is_text = dict(message.get("headers", ())).get(b"content-type", b"").startswith(b"text/plain")

@@ -57,11 +57,9 @@ class ServerMetrics:
         self._seconds.labels(path).observe(seconds)
 
     def count_texts(self, path: str, texts: int) -> None:
-        """Count the texts of an answer."""
         self._texts.labels(path).inc(texts)
 
     def count_batch(self, texts: int, seconds: float) -> None:
-        """Count a batch of predictions."""
         self._batch_texts.observe(texts)
         self._batch_seconds.observe(seconds)
 
