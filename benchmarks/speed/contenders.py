@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from transformers import (
     AutoModelForSequenceClassification,
-    BertForSequenceClassification,
     DataCollatorWithPadding,
     Trainer,
     TrainingArguments,
@@ -33,6 +32,7 @@ from attentune.data.dataset import TextRows
 from attentune.data.load import load_data
 from attentune.data.tokenization import encode_rows
 from attentune.inference.predictor import Predictor, predict_rows
+from attentune.integrations.transformers import stock_model, unavailable_reason
 from attentune.metrics.metrics import predictions_of
 from attentune.models.build import load_tokenizer, resolve_encoder
 from attentune.models.precision import has_fast_bf16
@@ -199,18 +199,6 @@ def score_of(task: str, predicted: np.ndarray, gold: np.ndarray) -> float:
     return float(matthews_corrcoef(gold, predicted) if task == "cola" else accuracy_score(gold, predicted))
 
 
-def stock_model(saved: Predictor) -> BertForSequenceClassification:
-    """The run's weights in transformers' own class."""
-    model = BertForSequenceClassification(saved.model.encoder.config)
-    own = saved.model.state_dict()
-    names = {f"bert.{name.removeprefix('encoder.')}": name for name in own if name.startswith("encoder.")}
-    for part in ("weight", "bias"):
-        names[f"bert.pooler.dense.{part}"] = f"head.pooler.dense.{part}"
-        names[f"classifier.{part}"] = f"classifier.{part}"
-    model.load_state_dict({theirs: own[mine] for theirs, mine in names.items()})
-    return model.eval()
-
-
 def our_labels(precision: str | None, saved: Predictor, max_length: int) -> Labels:
     """`attentune predict`, from texts on."""
     if precision == "bf16" and not uses_bf16():
@@ -234,7 +222,9 @@ def pipeline_labels(
     max_length: int | None = None,
 ) -> Labels:
     """Return a function from rows to the labels that transformers' pipeline predicts with the weights of a run."""
-    model = stock_model(saved).to(dtype)
+    if reason := unavailable_reason(saved.model):
+        raise SystemExit(reason)
+    model: Any = stock_model(saved.model).to(dtype)
     classify = pipeline("text-classification", model=model, tokenizer=saved.tokenizer, device=device)
     max_length = max_length or int(saved.model.config.max_seq_length)
     more: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}

@@ -76,18 +76,18 @@ def serve_pipeline(run: str, max_batch: int) -> None:
     from transformers import pipeline
 
     from attentune.inference.predictor import Predictor
+    from attentune.integrations.transformers import stock_model
     from attentune.serving.api import api_app
-    from attentune.serving.backend import RunBackend
+    from attentune.serving.backend import Row, RunBackend
     from attentune.serving.limits import ServerLimits
     from attentune.serving.server import bound_socket, on_sigterm, run_server
-    from benchmarks.speed.contenders import stock_model
 
     saved = Predictor.load(run).single_model("the benchmark")
-    classify = pipeline("text-classification", model=stock_model(saved), tokenizer=saved.tokenizer, device="cpu")
+    classify = pipeline("text-classification", model=stock_model(saved.model), tokenizer=saved.tokenizer, device="cpu")
 
     class PipelineBackend(RunBackend):
-        def predict(self, rows: Sequence[tuple[str, str | None]]) -> list[dict[str, Any]]:
-            found = classify([text for text, _ in rows], truncation=True, top_k=None, batch_size=max_batch)
+        def predict(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+            found = classify([text for text, *_ in rows], truncation=True, top_k=None, batch_size=max_batch)
             return [
                 {"prediction": one[0]["label"], "probabilities": {each["label"]: each["score"] for each in one}}
                 for one in found
