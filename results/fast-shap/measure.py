@@ -9,20 +9,21 @@ import numpy as np
 import torch
 
 from attentune.explain import fast_shap as fs
-from attentune.explain.explainer import Explainer, unchanged_attention
-from attentune.explain.texts import training_rows
+from attentune.explain.explainer import Explainer
 from attentune.inference.predictor import Predictor
+from attentune.inference.scoring import evaluating
+from attentune.models.cpu_layers import attention_by
 
 run, sizes, dropouts = Path(sys.argv[1]), [int(n) for n in sys.argv[2].split(",")], sys.argv[3].split(",")
 saved = Predictor.load(run)
 data = replace(saved.config.data, max_train_samples=max(sizes))
-texts = training_rows(replace(saved, config=replace(saved.config, data=data)))
+texts = replace(saved, config=replace(saved.config, data=data)).data(None, ("train",)).splits["train"]
 others = saved.data(None, ("validation",)).splits["validation"]
 others = others.take(range(min(300, len(others))))
 observed = []
 for rows in (texts, others):
     scorer = Explainer(saved, rows).scorer
-    with unchanged_attention(saved), scorer.evaluating():
+    with attention_by(saved.model), evaluating(saved.model):
         places = fs._readable_rows(scorer, 0)
         longest = max(len(scorer.features.non_special_positions(row)) for row in range(len(rows)))
         head = fs._new_head(scorer, max(longest, 512), 0)
