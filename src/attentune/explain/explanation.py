@@ -286,11 +286,7 @@ class Explanation:
         return html_block(f"{label}{share}", parts, sentences)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the object of one JSON line: `text`, `pair`, `method`, `label`, `probability`, `prediction`, `signed`,
-        `passes`, `seconds`, `level`, `unit`, `tokens`; each of these `text`, `start`, `end`, `score` and, of pairs,
-        `in`. With a contrast, `contrast` follows `label`; where the text was cut, `unread_words` follows `unit`, and
-        where it has words of `data.ignore_words`, `ignored`. Words that were left out have `without`, the probability
-        (or score) that was predicted then."""
+        """Return the object of one JSON line, as `attentune explain --format json` prints it."""
         tokens = token_dicts(self.tokens, is_pair=self.pair is not None)
         if self.level == "word":
             for token, value in zip(tokens, self.without or [None] * len(tokens), strict=True):
