@@ -20,12 +20,11 @@ from pyarrow import parquet
 import attentune as library
 import attentune.data.tables as parts_module
 from attentune.baselines.registry import make_baseline
-from attentune.config import ModelConfig
+from attentune.config import DataConfig, ModelConfig
 from attentune.config.schema import TokenGateConfig
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import guess_format
 from attentune.data.tables import ChunkLimit
-from attentune.data.text_formats import FileOptions
 from attentune.data.unlabelled import find_sources
 from attentune.errors import DataError
 from attentune.inference import streaming
@@ -342,15 +341,15 @@ def test_parquet_is_read_unless_it_is_packed(piped, run, flags):
 
 @pytest.mark.parametrize("line", ["a,b", "It was so-so, I think.", "[unclear] well", "{sigh} well", 'he said "so'])
 def test_one_line_is_a_text(line):
-    assert guess_format(line.encode(), "standard input", FileOptions())[0] == ".txt"
+    assert guess_format(line.encode(), "standard input", DataConfig())[0] == ".txt"
 
 
 def test_a_header_with_a_given_name_is_one():
     content = b"nr,words\n1,so fine\n2,dull\n"
-    options = FileOptions(columns=frozenset({"words"}))
+    options = DataConfig(text_column="words")
     assert guess_format(content, "standard input", options)[0] == ".csv"
     with pytest.raises(DataError, match="cannot tell"):
-        guess_format(content, "standard input", FileOptions())
+        guess_format(content, "standard input", DataConfig())
 
 
 def test_a_terminal_is_no_input(attentune, run, monkeypatch):
@@ -368,7 +367,7 @@ def test_files_of_other_names(attentune, run, tmp_path):
     assert "give --file_format" in attentune.refused(*words)
     assert len(attentune.done(*words, "--file_format", "txt")[0].splitlines()) == 8
     (tmp_path / "rows.txt").write_text(TABLE.replace(",", "\t"))
-    (source,) = find_sources(str(tmp_path / "rows.txt"), FileOptions(file_format="tsv"))
+    (source,) = find_sources(str(tmp_path / "rows.txt"), DataConfig(file_format="tsv"))
     assert (source.scanned().rows, source.scanned().names) == (7, ("id", "text", "label"))
 
 

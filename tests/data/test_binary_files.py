@@ -17,7 +17,6 @@ from attentune.config import DataConfig
 from attentune.data import binary_files
 from attentune.data.files import read_table
 from attentune.data.load import load_data, read_split
-from attentune.data.text_formats import FOUND, FileOptions
 from attentune.data.unlabelled import find_sources
 from attentune.errors import DataError
 
@@ -61,7 +60,7 @@ def test_metadata_that_ends_pyarrow_is_refused(tmp_path):
     ended = ends(code, str(path))
     assert ended.returncode == 1, ended.stderr  # by the error, not by a signal
     assert f"DataError: {path}: not a whole Parquet file (Definition level" in ended.stderr
-    (source,) = find_sources(str(path), FOUND)
+    (source,) = find_sources(str(path), DataConfig())
     with pytest.raises(DataError, match=f"{path}: not a whole Parquet file"):
         list(source.blocks(0, source.scanned().rows, ["text"]))
 
@@ -194,16 +193,16 @@ def test_the_first_sheet_with_rows_is_read_and_told(tmp_path):
 
 def test_a_sheet_is_read_by_its_name(tmp_path):
     path = book(tmp_path / "rows.xlsx", [["text"], ["so fine"]], [], ROWS)
-    assert read_table(path, options=FileOptions(sheet="Sheet2")).names == ("text", "stars", "day", "liked")
-    assert read_table(path, options=FileOptions(sheet="Sheet")).columns == {"text": ("so fine",)}
+    assert read_table(path, config=DataConfig(sheet="Sheet2")).names == ("text", "stars", "day", "liked")
+    assert read_table(path, config=DataConfig(sheet="Sheet")).columns == {"text": ("so fine",)}
     data = load_data(
         DataConfig(train_file=str(path), label_column="stars", sheet="Sheet2", task_type="ordinal"), seed=0
     )
     assert not any("sheet" in note for note in data.notes)
     with pytest.raises(DataError, match=r"'Shet2' is not there\. Did you mean 'Sheet2'\? .*rows: 'Sheet', 'Sheet2'"):
-        read_table(path, options=FileOptions(sheet="Shet2"))
+        read_table(path, config=DataConfig(sheet="Shet2"))
     with pytest.raises(DataError, match="'Sheet1' is empty. Sheets with rows: 'Sheet', 'Sheet2'"):
-        read_table(path, options=FileOptions(sheet="Sheet1"))
+        read_table(path, config=DataConfig(sheet="Sheet1"))
 
 
 @pytest.mark.parametrize(

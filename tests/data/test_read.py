@@ -20,7 +20,6 @@ from attentune.data.files import read_delimited, read_table
 from attentune.data.labels import LabelReader
 from attentune.data.load import load_data
 from attentune.data.text_files import Dialect
-from attentune.data.text_formats import FileOptions
 from attentune.data.unlabelled import find_sources
 from attentune.errors import DataError, LabelError
 from helpers.bad_files import KINDS, as_parquet, letters, names, tables, texts
@@ -46,17 +45,17 @@ def test_a_file_is_read(tmp_path, about, packed):
         path, options = write(tmp_path, name, gzip.compress(content) if packed else content), wanted("options", {})
         if "error" in case:
             with pytest.raises(DataError) as caught:
-                read_table(path, options=FileOptions(**options))
+                read_table(path, config=DataConfig(**options))
             assert all(part in str(caught.value) for part in case["error"]), str(caught.value)
             continue
-        table = read_table(path, options=FileOptions(**options))
+        table = read_table(path, config=DataConfig(**options))
         assert table.names == tuple(wanted("names", table.names))
         assert table.lines == tuple(wanted("lines", table.lines))
         assert {name: list(table.values(name)) for name in wanted("columns", ())} == wanted("columns", {})
         assert all(any(part in note for note in table.notes) for part in wanted("notes", ())), table.notes
         assert wanted("notes") != [] or table.notes == ()
         if "text" in wanted("columns", ()):
-            (source,) = find_sources(str(path), FileOptions(**options))
+            (source,) = find_sources(str(path), DataConfig(**options))
             blocks = source.blocks(0, source.scanned().rows, ["text"])
             assert [text for block in blocks for text in block.columns["text"]] == case["columns"]["text"]
 
@@ -64,7 +63,7 @@ def test_a_file_is_read(tmp_path, about, packed):
 def test_a_byte_of_another_encoding_is_told_far_into_a_file(tmp_path):
     rows = b"text,label\n" + b"so fine,good\n" * 100_000 + "żółw,good\n".encode("iso8859-2")
     path = write(tmp_path, "rows.csv", rows)
-    assert read_table(path, options=FileOptions(encoding="iso8859-2")).columns["text"][-1] == "żółw"
+    assert read_table(path, config=DataConfig(encoding="iso8859-2")).columns["text"][-1] == "żółw"
     with pytest.raises(DataError, match=r"rows.csv:100002: byte 1 of the line is 0xbf, which is not UTF-8.*--encoding"):
         read_table(path)
 

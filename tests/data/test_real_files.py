@@ -16,7 +16,6 @@ from attentune.data.dataset import LabelSpace
 from attentune.data.files import read_table
 from attentune.data.load import load_data
 from attentune.data.tables import ChunkLimit
-from attentune.data.text_formats import FOUND, FileOptions
 from attentune.data.unlabelled import find_sources, unlabelled_chunks
 from attentune.errors import DataError, LabelError
 
@@ -39,7 +38,7 @@ def notes_of(path: Path, **settings: object) -> str:
 
 
 def texts_by_ranges(path: Path) -> list[str]:
-    (source,) = find_sources(str(path), FOUND)
+    (source,) = find_sources(str(path), DataConfig())
     blocks = source.blocks(0, source.scanned().rows, ["text"])
     return [text for table in blocks for text in table.columns["text"]]
 
@@ -93,7 +92,7 @@ def test_rows_inside_of_a_quote_are_told_whatever_is_beside_them(tmp_path):
         limit=ChunkLimit(12, 10**6),
     )
     assert any("the lines 11 to 17" in note for note in found.notes)
-    (source,) = find_sources(str(path), FOUND)
+    (source,) = find_sources(str(path), DataConfig())
     assert any("the lines 11 to 17" in note for note in source.scanned().notes)
 
 
@@ -118,7 +117,7 @@ def test_excels_line_names_the_separator(tmp_path, mark, encoding, ending):
     assert table.names == ("text", "label")
     assert (len(table), table.lines[0]) == (24, 3)
     assert table.columns["label"] == tuple(LABELS)
-    assert len(read_table(path, options=FileOptions(header=False))) == 25
+    assert len(read_table(path, config=DataConfig(header=False))) == 25
     if encoding != "utf-16":
         assert texts_by_ranges(path) == list(table.columns["text"])
 
@@ -127,9 +126,9 @@ def test_a_given_separator_is_kept_where_the_encoding_is_not_found(tmp_path):
     head = "ref;review;label\n" + '1;"so fine; really,\nall of it";pos\n' * 20
     path = write(tmp_path / "rows.csv", head.encode() + "2;Größe, très;neg\n".encode() * 5 + b"3;\xff;neg\n")
     with pytest.raises(DataError, match=r"0xff, which is not UTF-8.*--encoding"):
-        read_table(path, options=FileOptions(delimiter=";"))
+        read_table(path, config=DataConfig(delimiter=";"))
     few = 'ref;review;label\n1;"so fine; really,\nall of it";pos\n' * 1 + "2;été;neg\n"
-    table = read_table(write(tmp_path / "few.csv", few.encode("cp1252")), options=FileOptions(delimiter=";"))
+    table = read_table(write(tmp_path / "few.csv", few.encode("cp1252")), config=DataConfig(delimiter=";"))
     assert table.columns["review"] == ("so fine; really,\nall of it", "été")
 
 
@@ -184,7 +183,7 @@ def test_all_broken_rows_are_told_and_can_be_left_out(tmp_path, kind, mark):
     rows = [*rows[:2], *rows[1:] * 3]
     path = write(tmp_path / f"rows.{kind}", "\n".join(rows) + "\n")
     with pytest.raises(DataError) as caught:
-        read_table(path, options=FileOptions(delimiter=mark))
+        read_table(path, config=DataConfig(delimiter=mark))
     message = str(caught.value)
     assert message.startswith(f"{path}:7: 3 fields, expected 2 (text, label). 18 rows have another number of fields")
     assert "lines 11 (3), 14 (3), 17 (3), 20 (3), ..." in message
@@ -273,8 +272,8 @@ def test_the_sheet_with_text_and_label_is_read_or_the_sheets_are_named(tmp_path)
     table = read_table(path)
     assert (table.names, len(table)) == (("text", "label"), 24)
     assert "the sheet 'Comments' is read, of 'Places', 'Texts', 'Comments'" in table.notes[0]
-    assert read_table(path, options=FileOptions(columns=frozenset({"Name"}))).names == ("ID", "Name")
-    assert read_table(path, options=FileOptions(sheet="Places")).names == ("ID", "Name")
+    assert read_table(path, config=DataConfig(text_column="Name")).names == ("ID", "Name")
+    assert read_table(path, config=DataConfig(sheet="Places")).names == ("ID", "Name")
     other = book("other.xlsx", Places=places, More=[["ID", "Town"], ["1", "Basel"]])
     with pytest.raises(DataError, match=r"the sheet 'Places' is read, of 'Places', 'More'; --sheet names another"):
         load_data(DataConfig(train_file=str(other)), seed=0)

@@ -71,7 +71,6 @@ def configuration(config: Any) -> str:
     from attentune.data.columns import choose_columns
     from attentune.data.doctor import examine, percent
     from attentune.data.files import read_table
-    from attentune.data.text_formats import FileOptions
     from attentune.models.build import encoder_size, is_english_only
     from attentune.training.prepare import RunSize, choose_settings
 
@@ -80,7 +79,7 @@ def configuration(config: Any) -> str:
     if length == DataConfig().max_length:
         length = next((shorter for shorter in _LENGTHS if (rows <= shorter).mean() >= _WHOLE_SHARE), length)
     report = examine(data, token_lengths=lengths, max_length=length, english_only=is_english_only(config.model))
-    table = read_table(config.data.train_file, options=FileOptions.of(config.data))
+    table = read_table(config.data.train_file, config=config.data)
     columns, _ = choose_columns(table, config.data)
     train, validation = report.splits["train"], report.splits.get("validation")
     layers, width = encoder_size(config.model)

@@ -108,10 +108,9 @@ def check_columns(file: str | None, data: Any, *, keep: Sequence[str] = (), with
         return
     from attentune.data.columns import require
     from attentune.data.files import read_table
-    from attentune.data.text_formats import FileOptions
 
     if all(path.stat().st_size <= _READ_BYTES for path in _files([str(file)])):
-        table = read_table(str(file), options=FileOptions.of(data))
+        table = read_table(str(file), config=data)
         for column, flag in named:
             require(table.names, column, table.source, flag)
 

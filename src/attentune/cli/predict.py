@@ -122,7 +122,6 @@ def _predict_part(
     arguments: Sequence[str], parsed: Any, data: Any, keep: Sequence[str], number: int, parts: int
 ) -> int:
     """Predict the rows of a part, unless it is written; return the exit status."""
-    from attentune.data.text_formats import FileOptions
     from attentune.data.unlabelled import find_sources, part_chunks
     from attentune.inference.predictor import Predictor
     from attentune.inference.streaming import check_same_parts, run_fingerprint, write_part
@@ -130,7 +129,7 @@ def _predict_part(
 
     saved = Predictor.load(parsed.run)
     config = saved.with_columns(data)
-    sources = find_sources(parsed.input_file, FileOptions.of(config))
+    sources = find_sources(parsed.input_file, config)
     kind, folder = parsed.format or "parquet", parsed.output_dir.rstrip("/")
     place = f"{folder}/part-{number:05d}-of-{parts:05d}.{'jsonl' if kind == 'json' else kind}"
     request = {

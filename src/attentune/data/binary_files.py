@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config.parse import did_you_mean
+from attentune.config.schema import DataConfig
 from attentune.data.tables import LABELS, TEXT_PAIRS, TEXTS, WHOLE, ChunkLimit, Table, as_cell, in_chunks
 from attentune.data.text_files import check_header, numbered_names
-from attentune.data.text_formats import FOUND, MAX_BYTES, SNIFFED_BYTES, FileOptions, check_no_page, check_ratio
+from attentune.data.text_formats import MAX_BYTES, SNIFFED_BYTES, check_no_page, check_ratio, has_header, named_columns
 from attentune.errors import DataError
 from attentune.plugins import require_extra
 
@@ -110,12 +111,12 @@ _SECONDS = 600.0
 _ENDED = "reading it ends at once or takes all memory: it is damaged, or has a cell far from the others"
 
 
-def parse_spreadsheet(path: Path, options: FileOptions = FOUND) -> Table:
+def parse_spreadsheet(path: Path, config: DataConfig) -> Table:
     """Parse a sheet of a spreadsheet: numbers as they are shown without a format, dates in ISO 8601."""
     with path.open("rb") as file:
         check_no_page(file.read(SNIFFED_BYTES), path)
     require_extra("excel", "python_calamine", what=f"{path} (or save it as .csv)")
-    sheets, sheet = _sheets(path), options.sheet
+    sheets, sheet = _sheets(path), config.sheet
     filled = [name for name, rows in sheets.items() if any(map(any, rows))]
     if not filled:
         raise DataError("has no rows. Add a row of column names and rows below it.", path=path)
@@ -125,11 +126,11 @@ def parse_spreadsheet(path: Path, options: FileOptions = FOUND) -> Table:
             f"the sheet {sheet!r} {known} Sheets with rows: {', '.join(map(repr, filled))}. Name one with --sheet.",
             path=path,
         )
-    name = _likely(sheets, filled, options.columns) if sheet is None else sheet
+    name = _likely(sheets, filled, named_columns(config)) if sheet is None else sheet
     is_guess = sheet is None and len(filled) > 1
     note = f"{path}: the sheet {name!r} is read, of {', '.join(map(repr, filled))}; --sheet names another."
     notes = (note,) if is_guess else ()
-    return _table(sheets[name], path, notes, options)
+    return _table(sheets[name], path, notes, config)
 
 
 def _likely(sheets: Mapping[str, list[list[str]]], filled: Sequence[str], columns: Collection[str]) -> str:
@@ -142,17 +143,17 @@ def _likely(sheets: Mapping[str, list[list[str]]], filled: Sequence[str], column
     return (wanted or [name for name in with_text if lower[name] & {*LABELS}] or with_text or filled)[0]
 
 
-def _table(rows: list[list[str]], path: Path, notes: tuple[str, ...], options: FileOptions) -> Table:
+def _table(rows: list[list[str]], path: Path, notes: tuple[str, ...], config: DataConfig) -> Table:
     while not any(rows[-1]):
         rows.pop()
     top = next(number for number, row in enumerate(rows) if any(row))
-    has_header = options.has_header(rows[top])
-    if not has_header:
+    with_header = has_header(rows[top], config)
+    if not with_header:
         rows.insert(top, list(numbered_names(len(rows[top]))))
     header, body = check_header(top + 1, rows[top], path), rows[top + 1 :]
     if not body:
         raise DataError("holds a header but no rows. Add rows below it.", path=path)
-    first = top + 2 if has_header else top + 1
+    first = top + 2 if with_header else top + 1
     for line, row in enumerate(body, start=first):
         if not any(row):
             raise DataError("an empty row between rows, expected a row. Delete it.", path=path, line=line)
@@ -160,7 +161,7 @@ def _table(rows: list[list[str]], path: Path, notes: tuple[str, ...], options: F
     columns = {name: tuple(row[place] for row in body) for name, place in places.items()}
     lines = tuple(range(first, first + len(body)))
     names = tuple(filter(None, header))
-    return Table(str(path), names, columns, len(body), lines, notes=notes, names_from_row=has_header)
+    return Table(str(path), names, columns, len(body), lines, notes=notes, names_from_row=with_header)
 
 
 def _sheets(path: Path) -> dict[str, list[list[str]]]:

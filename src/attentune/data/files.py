@@ -18,21 +18,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from attentune.config.schema import DataConfig
 from attentune.data.binary_files import SPREADSHEETS, parse_parquet, parse_spreadsheet
 from attentune.data.tables import CHUNK, CONVENTIONAL, WHOLE, ChunkLimit, Table
 from attentune.data.text_files import parse_delimited, parse_json, parse_json_lines, parse_plain_lines
 from attentune.data.text_formats import (
     DELIMITERS,
-    FOUND,
     HEAD_BYTES,
     MAX_BYTES,
     Dialect,
-    FileOptions,
     check_file,
     describe,
     find_dialect,
     find_encoding,
     is_other_format,
+    named_columns,
     open_bytes,
     text_lines,
 )
@@ -52,12 +52,14 @@ STANDARD_INPUT, NAME = "-", "standard input"
 _CALLED = {".csv": "CSV", ".json": "JSON", ".jsonl": "JSON lines", PLAIN: "plain text, one text a line"}
 # Lines that distinguish a table from plain text.
 _LINES = 50
+# Everything is found.
+_FOUND = DataConfig()
 _JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[{\]])")
 
 
-def read_table(path: str | Path, *, options: FileOptions = FOUND) -> Table:
+def read_table(path: str | Path, *, config: DataConfig = _FOUND) -> Table:
     """Read a file, "-" (standard input, whose format is found), or a folder of folders with .txt files, as a whole."""
-    (table,) = read_chunks(path, limit=WHOLE, options=options)
+    (table,) = read_chunks(path, limit=WHOLE, config=config)
     return table
 
 
@@ -66,7 +68,7 @@ def read_chunks(
     *,
     keep: Collection[str] | None = None,
     limit: ChunkLimit = CHUNK,
-    options: FileOptions = FOUND,
+    config: DataConfig = _FOUND,
 ) -> Iterator[Table]:
     """Read a file as `read_table` does, in chunks of consecutive rows, with one in memory at a time.
 
@@ -78,28 +80,28 @@ def read_chunks(
         path = copied_input()
         with path.open("rb") as file:
             is_packed = file.read(2) == b"\x1f\x8b"
-        kind = None if options.file_format is None else f".{options.file_format}"
+        kind = None if config.file_format is None else f".{config.file_format}"
     elif is_class_folder(Path(path).expanduser()):
         yield parse_class_folder(Path(path).expanduser())
         return
     else:
         path = name = check_file(path)
         is_packed = path.suffix.lower() == ".gz"
-        kind = kind_of(path, options)
+        kind = kind_of(path, config)
         if kind in SPREADSHEETS:
-            yield parse_spreadsheet(path, options)
+            yield parse_spreadsheet(path, config)
             return
     most = MAX_BYTES if limit == WHOLE or kind in (None, ".json") else math.inf
     with open_bytes(path, name, is_packed=is_packed, max_bytes=most) as stream:
         notes: tuple[str, ...] = ()
         if kind is None:
-            kind, notes = guess_format(stream.peek(HEAD_BYTES), name, options)
+            kind, notes = guess_format(stream.peek(HEAD_BYTES), name, config)
         if kind == PARQUET:
             if is_packed:
                 raise packed_parquet(name)
             tables = parse_parquet(path, name, keep, limit, file_bytes=path.stat().st_size, max_bytes=most)
         else:
-            tables = read_stream(stream, name, kind, keep, limit, options)
+            tables = read_stream(stream, name, kind, keep, limit, config)
         for table in tables:
             yield replace(table, notes=(*notes, *table.notes)) if notes else table
 
@@ -109,13 +111,13 @@ def packed_parquet(path: str | Path) -> DataError:
     return DataError("gzipped Parquet is not read, and hardly smaller than plain Parquet. Unpack it.", path=path)
 
 
-def kind_of(path: str | Path, options: FileOptions) -> str:
+def kind_of(path: str | Path, config: DataConfig) -> str:
     """Return the ending of a file's name without .gz, or the given format."""
     name = Path(str(path).lower())
     is_packed = name.suffix == ".gz"
     kind = name.with_suffix("").suffix if is_packed else name.suffix
     if name.suffix not in SPREADSHEETS and kind not in EXTENSIONS:
-        if options.file_format is None:
+        if config.file_format is None:
             export = f" ({_EXPORT[kind]})" if kind in _EXPORT else ""
             raise DataError(
                 f"the name ends in {kind or 'nothing known'!r}, expected one of {' '.join(_TEXT_FILES)}, also with .gz,"
@@ -123,25 +125,25 @@ def kind_of(path: str | Path, options: FileOptions) -> str:
                 f" it{export}.",
                 path=path,
             )
-        kind = f".{options.file_format}"
+        kind = f".{config.file_format}"
     if kind == PARQUET and is_packed:
         raise packed_parquet(path)
     return kind
 
 
 def read_stream(
-    stream: Any, path: str | Path, kind: str, keep: Collection[str] | None, limit: ChunkLimit, options: FileOptions
+    stream: Any, path: str | Path, kind: str, keep: Collection[str] | None, limit: ChunkLimit, config: DataConfig
 ) -> Iterator[Table]:
     """Read an open text file, unpacked, of a format given by its ending."""
     if kind == ".json":
         yield parse_json("".join(text_lines(stream, path)), path)
     elif kind in DELIMITERS:
-        dialect = find_dialect(stream.peek(HEAD_BYTES), kind, options)
+        dialect = find_dialect(stream.peek(HEAD_BYTES), kind, config)
         lines = text_lines(stream, path, encoding=dialect.encoding)
         for table in parse_delimited(lines, path, dialect, keep, limit):
-            yield replace(table, notes=(*describe(dialect, kind, path, options), *table.notes))
+            yield replace(table, notes=(*describe(dialect, kind, path, config), *table.notes))
     elif kind == PLAIN:
-        encoding = find_encoding(stream.peek(HEAD_BYTES), options.encoding) or "utf-8"
+        encoding = find_encoding(stream.peek(HEAD_BYTES), config.encoding) or "utf-8"
         yield from parse_plain_lines(text_lines(stream, path, encoding=encoding), path, limit)
     else:
         yield from parse_json_lines(text_lines(stream, path), path, limit)
@@ -186,7 +188,7 @@ def copied_input() -> Path:
     return Path(name)
 
 
-def guess_format(head: bytes, path: str | Path, options: FileOptions) -> tuple[str, tuple[str, ...]]:
+def guess_format(head: bytes, path: str | Path, config: DataConfig) -> tuple[str, tuple[str, ...]]:
     """Tell what a stream without a name holds."""
     if head.startswith(b"PAR1"):
         return PARQUET, ()
@@ -196,7 +198,7 @@ def guess_format(head: bytes, path: str | Path, options: FileOptions) -> tuple[s
             " is compressed by another program, and give the file.",
             path=path,
         )
-    encoding = find_encoding(head, options.encoding) or "utf-8"
+    encoding = find_encoding(head, config.encoding) or "utf-8"
     text = head.decode(encoding, "replace").removeprefix("\ufeff")
     if _JSON.match(text):
         try:
@@ -205,19 +207,19 @@ def guess_format(head: bytes, path: str | Path, options: FileOptions) -> tuple[s
             is_object = False
         kind = ".jsonl" if is_object else ".json"
     else:
-        kind = _table_or_lines(text, find_dialect(head, ".csv", options), path, options)
+        kind = _table_or_lines(text, find_dialect(head, ".csv", config), path, config)
     return kind, (f"{path}: read as {_CALLED[kind]}. If that is wrong, give --file_format.",)
 
 
-def _table_or_lines(text: str, dialect: Dialect, path: str | Path, options: FileOptions) -> str:
-    if options.delimiter is not None or not options.header:
+def _table_or_lines(text: str, dialect: Dialect, path: str | Path, config: DataConfig) -> str:
+    if config.delimiter is not None or not config.header:
         return ".csv"
     lines = [line for line in io.StringIO(text, newline="\n") if line.strip()][:_LINES]
     try:
         records = list(csv.reader(lines, delimiter=dialect.delimiter))
     except csv.Error:
         return PLAIN
-    if records and any(name in options.columns or name.lower() in CONVENTIONAL for name in records[0]):
+    if records and any(name in named_columns(config) or name.lower() in CONVENTIONAL for name in records[0]):
         return ".csv"
     if len(records) > 1 and len({len(record) for record in records[:-1]}) == 1 and len(records[0]) > 1:
         raise DataError(

@@ -36,7 +36,6 @@ from attentune.data.files import holds_sheets, read_table
 from attentune.data.labels import decide_task_type, find_space, label_reading, left_out_labels, task_type_doubt
 from attentune.data.splits import fold_rows, split_rows, stratified_sample
 from attentune.data.tables import Table, as_cell
-from attentune.data.text_formats import FileOptions
 from attentune.data.unlabelled import known_columns
 from attentune.errors import ConfigError, DataError, LabelError, StorageError
 from attentune.io.files import write_text
@@ -286,7 +285,7 @@ def _read_tables(
     if config.sheet is not None and not any(holds_sheets(path) for path in paths.values()):
         named = ", ".join(sorted(set(paths.values())))
         raise ConfigError(f"--sheet: got {config.sheet!r}, but {named} has no sheets; leave it out.")
-    tables = {split: read_table(path, options=FileOptions.of(config)) for split, path in paths.items()}
+    tables = {split: read_table(path, config=config) for split, path in paths.items()}
     return tables, tuple(note for table in tables.values() for note in table.notes)
 
 
@@ -563,7 +562,7 @@ def read_extra(path: str, config: DataConfig, space: LabelSpace, *, is_pair: boo
 
 def _read(path: str, config: DataConfig) -> Table:
     if not Path(path).expanduser().is_dir():
-        return read_table(path, options=FileOptions.of(config))
+        return read_table(path, config=config)
     tables, _ = read_dataset(replace(config, dataset_name=path, dataset_config_name=None))
     if "train" not in tables:
         raise DataError(f"its splits are {', '.join(tables)}, expected train among them.", path=path)

@@ -282,49 +282,15 @@ class RowShapes:
         return False
 
 
-@dataclass(frozen=True)
-class FileOptions:
-    """The user's overrides of what is otherwise detected."""
+def has_header(first: Iterable[str], config: DataConfig) -> bool:
+    """Whether the first row has the names: not if the columns to read are numbered, as those of files without."""
+    named = named_columns(config)
+    are_names = any(name in named or name.lower() in CONVENTIONAL for name in first)
+    return config.header and (are_names or not any(map(_NUMBERED.fullmatch, named)))
 
-    delimiter: str | None = None  # the separator of fields, used where the header has it; None finds it
-    encoding: str | None = None  # the encoding of files that are not UTF-8; None finds it
-    sheet: str | None = None  # the sheet of a spreadsheet
-    header: bool = True  # whether the first row of a .csv, .tsv or spreadsheet has the column names
-    file_format: str | None = None  # the format of files whose names do not say it, and of standard input
-    columns: frozenset[str] = frozenset()  # names of columns, by which a header is known
-    skip_broken: bool = False  # whether rows that cannot be read are left out
 
-    def has_header(self, first: Iterable[str]) -> bool:
-        """Whether the first row has the names: not if the columns to read are numbered, as those of files without."""
-        are_names = any(name in self.columns or name.lower() in CONVENTIONAL for name in first)
-        return self.header and (are_names or not any(map(_NUMBERED.fullmatch, self.columns)))
-
-    @classmethod
-    def of(cls, config: DataConfig) -> FileOptions:
-        """Return what data settings give."""
-        delimiter = {"\\t": "\t", "tab": "\t"}.get(config.delimiter or "", config.delimiter)
-        problems = []
-        if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
-            problems.append(
-                f"--delimiter: got {delimiter!r}, expected one character, such as ';' or '\\t' for a tab, not a quote"
-                " or line end."
-            )
-        if config.encoding is not None and not _is_text_encoding(config.encoding):
-            problems.append(
-                f"--encoding: got {config.encoding!r}, which is no encoding of texts that Python knows; expected for"
-                " instance cp1252 (Windows), latin-1, utf-16 or shift_jis."
-            )
-        if problems:
-            raise ConfigError(problems)
-        return cls(
-            delimiter,
-            config.encoding,
-            config.sheet,
-            config.header,
-            config.file_format,
-            frozenset(named_columns(config)),
-            config.skip_broken_rows,
-        )
+def _given_delimiter(config: DataConfig) -> str | None:
+    return {"\\t": "\t", "tab": "\t"}.get(config.delimiter or "", config.delimiter)
 
 
 def _is_text_encoding(name: str) -> bool:
@@ -343,25 +309,27 @@ def named_columns(config: DataConfig) -> set[str]:
     return {name for name in (*names, *(part.strip(' []"') for part in parts)) if name}
 
 
-# Nothing is given.
-FOUND = FileOptions()
-
-
-def find_dialect(head: bytes, kind: str, options: FileOptions = FOUND) -> Dialect:
+def find_dialect(head: bytes, kind: str, config: DataConfig) -> Dialect:
     """Find the dialect of a file from its first bytes."""
-    encoding = find_encoding(head[:_FORMAT_BYTES], options.encoding)
+    given = _given_delimiter(config)
+    if given is not None and (len(given) != 1 or given in '"\r\n'):
+        raise ConfigError(
+            f"--delimiter: got {given!r}, expected one character, such as ';' or '\\t' for a tab, not a quote or"
+            " line end."
+        )
+    encoding = find_encoding(head[:_FORMAT_BYTES], config.encoding)
     text = codecs.getincrementaldecoder(encoding or "latin-1")("replace").decode(head).removeprefix("\ufeff")
     sep_line = _SEP_LINE.match(text)
     if sep_line is not None:
         text = text[sep_line.end() :]
-    given = options.delimiter or (sep_line[1] if sep_line is not None else None)
+    given = given or (sep_line[1] if sep_line is not None else None)
     lines = list(io.StringIO(text[:_FORMAT_BYTES], newline="\n")) or [""]  # ended by line feeds only
     delimiter = _find_delimiter(lines, DELIMITERS[kind], given)
     dialect = Dialect(
         delimiter,
-        skip_broken=options.skip_broken,
+        skip_broken=config.skip_broken_rows,
         encoding=encoding or "utf-8",
-        has_header=options.has_header(cell.strip(' "') for cell in lines[0].strip().split(delimiter)),
+        has_header=has_header((cell.strip(' "') for cell in lines[0].strip().split(delimiter)), config),
         has_sep_line=sep_line is not None,
     )
     if dialect.encoding != "utf-8":
@@ -451,6 +419,11 @@ def _records(lines: Sequence[str], delimiter: str, *, skips_spaces: bool = False
 
 def find_encoding(head: bytes, given: str | None = None) -> str | None:
     """Find the encoding of a file from its first bytes; ASCII and UTF-8 are read as such, whatever is given."""
+    if given is not None and not _is_text_encoding(given):
+        raise ConfigError(
+            f"--encoding: got {given!r}, which is no encoding of texts that Python knows; expected for instance cp1252"
+            " (Windows), latin-1, utf-16 or shift_jis."
+        )
     if is_other_format(head):
         return None
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -515,7 +488,7 @@ def _fields(lines: Sequence[str], delimiter: str, *, most: int = _RECORDS, least
     return count if sum(len(record) == count for record in records) >= least * len(records) else 0
 
 
-def describe(dialect: Dialect, kind: str, path: str | Path, options: FileOptions = FOUND) -> tuple[str, ...]:
+def describe(dialect: Dialect, kind: str, path: str | Path, config: DataConfig) -> tuple[str, ...]:
     """Return a sentence on how a file is read, if not as UTF-8 with the given separator or that of its extension."""
     separated = f"{_NAMES.get(dialect.delimiter, repr(dialect.delimiter))}-separated"
     parts = [separated] if dialect.delimiter != DELIMITERS.get(kind, dialect.delimiter) or dialect.has_sep_line else []
@@ -528,9 +501,9 @@ def describe(dialect: Dialect, kind: str, path: str | Path, options: FileOptions
         more = (f"{path}: quotes are read as plain characters, since as quotes they do not pair up.",)
     if dialect.skips_spaces:
         more = (f"{path}: spaces after separators are left out.",)
-    if options.header and not dialect.has_header:
+    if config.header and not dialect.has_header:
         more = (*more, f"{path}: read without a header line, as the columns to read have no names.")
-    given = options.delimiter
+    given = _given_delimiter(config)
     if given is not None and given != dialect.delimiter:
         read = ", ".join(parts) or separated
         return (f"{path}: read as {read}, since its first line has no {given!r}, which --delimiter gives.", *more)

@@ -36,7 +36,7 @@ from attentune.data.files import (
 )
 from attentune.data.labels import LabelReader
 from attentune.data.tables import BLOCK, BLOCK_ROWS, CHUNK, IDS, WHOLE, ChunkLimit, Table
-from attentune.data.text_formats import FileOptions, check_file, unpacked
+from attentune.data.text_formats import check_file, unpacked
 from attentune.errors import DataError
 from attentune.io.urls import StoredFile, find_files, is_url
 
@@ -94,7 +94,7 @@ def unlabelled_chunks(
     `keep_columns` are columns to copy, or "all" for all but those of ids and labels that are used. All rows are checked
     before the first chunk is returned. A file that fits in one chunk is read once.
     """
-    tables = _tables(source, limit, FileOptions.of(config))
+    tables = _tables(source, limit, config)
     names, num_rows, told, only = _scan(tables(None))
     spec = load_spec(config.task) if config.task else None
     first = replace(next(tables(names)) if only is None else only, names=names)
@@ -117,14 +117,14 @@ def unlabelled_chunks(
     return RowChunks(num_rows, lambda: (_rows(table, columns, reader, keep) for table in chunks()), keep, notes)
 
 
-def _tables(source: str | Table, limit: ChunkLimit, options: FileOptions) -> Callable[..., Iterator[Table]]:
+def _tables(source: str | Table, limit: ChunkLimit, config: DataConfig) -> Callable[..., Iterator[Table]]:
     """Return what reads the tables of a source, with the columns to keep, again and again."""
     if isinstance(source, Table):
         return lambda _: iter([source])
     before = _state(source)
 
     def tables(keep: Sequence[str] | None) -> Iterator[Table]:
-        for table in read_chunks(source, keep=keep, limit=limit, options=options):
+        for table in read_chunks(source, keep=keep, limit=limit, config=config):
             if _state(source) != before:
                 raise _changed(source)
             yield table
@@ -233,7 +233,7 @@ class Source:
 
     file: StoredFile
     kind: str  # the ending of its name without ".gz"
-    options: FileOptions
+    config: DataConfig
     names: tuple[str, ...] = ()  # the names of its columns, and the number of its rows, once it is scanned
     rows: int = 0
     notes: tuple[str, ...] = ()
@@ -260,7 +260,7 @@ class Source:
     def _tables(self, keep: Sequence[str]) -> Iterator[Table]:
         path, size = self.file.path, self.file.bytes
         if not is_url(path):
-            yield from read_chunks(path, keep=keep, limit=BLOCK, options=self.options)
+            yield from read_chunks(path, keep=keep, limit=BLOCK, config=self.config)
             return
         with self.file.open() as file:
             if self.kind == PARQUET:
@@ -268,14 +268,14 @@ class Source:
                 return
             packed_bytes = size if path.lower().endswith(".gz") else None
             with unpacked(file, path, packed_bytes=packed_bytes) as stream:
-                yield from read_stream(stream, path, self.kind, keep, BLOCK, self.options)
+                yield from read_stream(stream, path, self.kind, keep, BLOCK, self.config)
 
 
-def find_sources(pattern: str, options: FileOptions) -> list[Source]:
+def find_sources(pattern: str, config: DataConfig) -> list[Source]:
     """Find the files of a path, URL, pattern or folder."""
     # Spreadsheets are taken where they are named, but are left out of a folder.
     files = find_files(pattern, ENDINGS)
-    sources = [Source(file, kind_of(file.path, options), options) for file in files]
+    sources = [Source(file, kind_of(file.path, config), config) for file in files]
     for source in sources:
         if source.kind in SPREADSHEETS and is_url(source.file.path):
             raise DataError("a spreadsheet is not read from a URL. Copy it to this machine.", path=source.file.path)
