@@ -19,7 +19,7 @@ from attentune.plugins import install_command
 from attentune.results import to_json
 from attentune.stats.estimate import wilson_interval
 from attentune.suites import hans
-from attentune.suites.hans import HEURISTICS, HansLine, HansRows, entailment_class, read_hans, score_hans, short_names
+from attentune.suites.hans import HEURISTICS, HansLine, entailment_class, read_hans, score_hans, short_names
 from helpers.glue_samples import hans_lines, write_glue, write_hans, write_run
 from helpers.tiny_models import build
 
@@ -76,7 +76,7 @@ def key_of(line: hans.HansLine) -> tuple[str, str, str]:
 def test_every_cell_is_that_of_a_plain_loop(model, file, names):
     run = model(names)
     report = score_hans([run], file)
-    rows = read_hans(file).rows
+    rows = read_hans(file)
     assert rows.pairs is not None
     told = predict(run, rows.texts, rows.pairs)
     entails = [line["prediction"].lower() == "entailment" for line in told]
@@ -220,14 +220,15 @@ def test_names_are_the_ends_of_paths_that_differ():
 def test_the_real_file_has_ten_thousand_rows_a_heuristic(data_dir):
     rows = read_hans(data_dir / "hans" / "heuristics_evaluation_set.txt")
     assert len(rows) == 30000
-    assert rows.rows.ids[:2] == ("ex0", "ex1")
-    assert rows.rows.texts[0] == "The students admired the lawyer ."
-    assert rows.rows.pairs[0] == "The lawyer admired the students ."
-    assert (rows.heuristics[0], rows.subcases[0]) == ("lexical_overlap", "ln_subject/object_swap")
-    assert [rows.heuristics.count(name) for name in HEURISTICS] == [10000] * 3
-    assert rows.entails.sum() == 15000
-    assert {rows.subcases.count(name) for name in set(rows.subcases)} == {1000}
-    assert len(set(rows.subcases)) == 30
+    assert rows.ids[:2] == ("ex0", "ex1")
+    assert rows.texts[0] == "The students admired the lawyer ."
+    assert rows.pairs[0] == "The lawyer admired the students ."
+    heuristics, subcases = rows.kept
+    assert (heuristics[0], subcases[0]) == ("lexical_overlap", "ln_subject/object_swap")
+    assert [heuristics.count(name) for name in HEURISTICS] == [10000] * 3
+    assert (rows.labels == 0).sum() == 15000
+    assert {subcases.count(name) for name in set(subcases)} == {1000}
+    assert len(set(subcases)) == 30
 
 
 def test_quotes_are_characters_and_columns_are_found_by_name(tmp_path):
@@ -237,9 +238,8 @@ def test_quotes_are_characters_and_columns_are_found_by_name(tmp_path):
         'sn_NP/S\tex7\tsubsequence\tB "x\tA.\tentailment\n'
     )
     found = read_hans(file)
-    assert found.rows == replace(found.rows, ids=("ex7",), texts=("A.",), pairs=('B "x',), source=str(file))
-    assert found.entails.tolist() == [True]
-    assert isinstance(found.take([0]), HansRows)
+    assert found == replace(found, ids=("ex7",), texts=("A.",), pairs=('B "x',), source=str(file))
+    assert (found.labels.tolist(), found.take([0]).kept) == ([0], (("subsequence",), ("sn_NP/S",)))
 
 
 @pytest.mark.parametrize(
@@ -248,14 +248,14 @@ def test_quotes_are_characters_and_columns_are_found_by_name(tmp_path):
         (
             "\tlexical_overlap\t",
             "\toverlap\t",
-            r":2: heuristic 'overlap', expected one of lexical_overlap, subsequence",
+            r":2: heuristic 'overlap', .*expected a heuristic of lexical_overlap, subsequence",
         ),
         ("entailment\t(", "yes\t(", r":2: unknown labels: 'yes' .*Known: 'entailment', 'non-entailment'"),
-        ("\tex1\t", "\tex0\t", r":3: id 'ex0' was used before \(.*:2\)"),
-        ("\tex1\t", "\tex,1\t", r":3: id 'ex,1', expected one without a comma"),
+        ("\tex1\t", "\tex0\t", r":3: id 'ex0' .*was used before \(.*:2\)"),
+        ("\tex1\t", "\tex,1\t", r":3: .*id 'ex,1', expected .*without a comma"),
         ("\tex1\t", "\t", r":3: 10 fields, expected 11"),
         ("\tsubcase\t", "\tcase\t", r": there is no column 'subcase', expected the file of HANS"),
-        ("\tle_0\t", "\t \t", r":2: column 'subcase' is empty here"),
+        ("\tle_0\t", "\t \t", r":2: .*subcase ' ', .*expected .*a subcase"),
     ],
 )
 def test_a_broken_file_is_told_with_its_line(file, old, new, message):
@@ -343,7 +343,8 @@ def test_json_and_a_part_and_the_known_task_s_folder(attentune, tmp_path):
     out, err = attentune.done("evaluate", "--suite", "hans", "seed-1", *flags)
     report = json.loads(out)
     assert (report["rows"], report["rows_in_file"], report["seed"]) == (12, 36, 3)
-    assert report == score_hans(["seed-1"], data_dir=".", max_samples=12, seed=3).to_dict() | {
+    again = score_hans(["seed-1"], data_dir=".", max_samples=12, seed=3)
+    assert report == json.loads(to_json(again.to_dict())) | {
         "runs": [{**report["runs"][0], "non_entailment": ["neutral", "contradiction"]}],
         "lines": report["lines"],
     }

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attentune.data.builtin import find_builtin_file, load_spec, require_column
+from attentune.data.builtin import find_builtin_file, label_reader, load_spec, require_column
+from attentune.data.columns import Columns, read_rows
 from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import read_delimited
-from attentune.data.labels import LabelReader
 from attentune.data.splits import stratified_sample
-from attentune.data.tables import Table
 from attentune.data.text_files import Dialect
 from attentune.errors import ConfigError, LabelError
 from attentune.inference.predictor import Predictor, predict_rows
@@ -26,63 +25,28 @@ from attentune.metrics.metrics import predictions_of
 from attentune.stats.estimate import wilson_interval
 
 HEURISTICS = ("lexical_overlap", "subsequence", "constituent")
-_HEURISTIC, _SUBCASE = "heuristic", "subcase"
+_KEPT = ("heuristic", "subcase")
 
 
-@dataclass(frozen=True)
-class HansRows:
-    """Rows of HANS, in the file's order."""
-
-    rows: TextRows  # texts, ids and gold labels (0 entailment, 1 non-entailment)
-    heuristics: tuple[str, ...]  # the heuristic of each row, one of `HEURISTICS`
-    subcases: tuple[str, ...]  # the subcase of each row, such as "ln_passive"
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def entails(self) -> np.ndarray:
-        """Whether each row's gold label is entailment, (N,)."""
-        return np.asarray(self.rows.labels) == 0
-
-    def take(self, indices: Sequence[int] | np.ndarray) -> HansRows:
-        places = [int(index) for index in indices]
-        return HansRows(
-            self.rows.take(places),
-            tuple(self.heuristics[place] for place in places),
-            tuple(self.subcases[place] for place in places),
-        )
-
-
-def read_hans(path: str | Path) -> HansRows:
-    """Read `heuristics_evaluation_set.txt`: tab-separated, with a header row and without quoting."""
+def read_hans(path: str | Path) -> TextRows:
+    """Read `heuristics_evaluation_set.txt`; the rows keep the heuristic and the subcase of each."""
     spec = load_spec("hans")
     split = spec.splits["validation"]
-    columns = [split.label, split.text, str(split.pair), str(split.id), _HEURISTIC, _SUBCASE]
-    table = read_delimited(path, Dialect("\t", spec.quoting), keep=columns)
-    for column in columns:
+    columns = Columns(split.text, split.pair, split.label, split.id)
+    table = read_delimited(path, Dialect("\t", spec.quoting), keep=(*columns.names, *_KEPT))
+    for column in (*columns.names, *_KEPT):
         require_column(table, column, spec)
-    labels = LabelReader(LabelSpace(spec.task_type, spec.label_names), spec.label_values).read(table, split.label)
-    ids = table.texts(str(split.id))
-    heuristics, subcases = table.texts(_HEURISTIC), table.texts(_SUBCASE)
-    _check(table, ids, heuristics, subcases)
-    rows = TextRows(ids, table.texts(split.text), table.texts(str(split.pair)), labels, table.source, table.lines)
-    return HansRows(rows, heuristics, subcases)
-
-
-def _check(table: Table, ids: Sequence[str], heuristics: Sequence[str], subcases: Sequence[str]) -> None:
-    first: dict[str, int] = {}
-    for row, (key, heuristic, subcase) in enumerate(zip(ids, heuristics, subcases, strict=True)):
-        if heuristic not in HEURISTICS:
+    rows, _ = read_rows(table, columns, label_reader(spec, LabelSpace(spec.task_type, spec.label_names)))
+    rows = replace(rows, kept=tuple(map(table.texts, _KEPT)))
+    for row, (key, heuristic, subcase) in enumerate(zip(rows.ids, *rows.kept, strict=True)):
+        if heuristic not in HEURISTICS or not subcase.strip() or "," in key:
             raise table.error(
-                row, f"heuristic {heuristic!r}, expected one of {', '.join(HEURISTICS)}. Correct the row."
+                row,
+                f"heuristic {heuristic!r}, subcase {subcase!r}, id {key!r}, expected a heuristic of"
+                f" {', '.join(HEURISTICS)}, a subcase, and an id without a comma (the official scorer separates fields"
+                " by it). Correct the row.",
             )
-        if not subcase.strip():
-            raise table.error(row, f"column {_SUBCASE!r} is empty here, expected a name. Correct the row.")
-        if not key or "," in key:
-            raise table.error(row, f"id {key!r}, expected one without a comma, which separates fields for the scorer.")
-        if first.setdefault(key, row) != row:
-            raise table.error(row, f"id {key!r} was used before ({table.place(first[key])}), expected each once.")
+    return rows
 
 
 GOLD_LABELS = ("entailment", "non-entailment")
@@ -146,15 +110,7 @@ class HansReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report without its predictions as a dict that can be written as JSON."""
-        return {
-            "data": self.data,
-            "rows": self.rows,
-            "rows_in_file": self.rows_in_file,
-            "seed": self.seed,
-            "runs": [asdict(run) for run in self.runs],
-            "methods": list(self.methods),
-            "lines": [asdict(line) for line in self.lines],
-        }
+        return {name: value for name, value in asdict(self).items() if name not in ("ids", "entails_RN")}
 
     def predictions_text(self, run: int) -> str:
         """Return a run's predictions as CSV text for the official HANS scorer."""
@@ -216,14 +172,14 @@ def score_hans(
         ]
     )
     return HansReport(
-        rows.rows.source,
+        rows.source,
         len(rows),
         len(whole),
         None if len(rows) == len(whole) else seed,
         tuple(described),
         tuple(dict.fromkeys(methods)),
-        _lines(rows, entails_RN == rows.entails, methods),
-        rows.rows.ids,
+        _lines(rows, entails_RN, methods),
+        rows.ids,
         entails_RN,
     )
 
@@ -271,24 +227,31 @@ def _describe(run: str | Path | Predictor, name: str, method: str) -> HansRun:
 
 
 def _entails(
-    run: str | Path | Predictor, described: HansRun, rows: HansRows, precision: str | None, progress: Progress | None
+    run: str | Path | Predictor, described: HansRun, rows: TextRows, precision: str | None, progress: Progress | None
 ) -> np.ndarray:
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
     report = None if progress is None else lambda count: progress(described.name, count, len(rows))
-    logits_NC = predict_rows(saved, rows.rows, precision=precision, progress=report)
+    logits_NC = predict_rows(saved, rows, precision=precision, progress=report)
     return predictions_of(logits_NC, saved.label_space) == saved.label_space.label2id[described.entailment]
 
 
-def _part(rows: HansRows, size: int, seed: int) -> HansRows:
+def _part(rows: TextRows, size: int, seed: int) -> TextRows:
     if size < 1:
         raise ConfigError(f"max_samples: got {size}, expected a whole number above 0.")
-    strata = np.unique([f"{a} {b}" for a, b in zip(rows.entails, rows.subcases, strict=True)], return_inverse=True)[1]
+    keys = [f"{entails} {subcase}" for entails, subcase in zip(_entailed(rows), rows.kept[1], strict=True)]
+    strata = np.unique(keys, return_inverse=True)[1]
     return rows.take(stratified_sample(strata, size, seed, "hans"))
 
 
-def _lines(rows: HansRows, right_RN: np.ndarray, methods: Sequence[str]) -> tuple[HansLine, ...]:
-    gold = np.where(rows.entails, *GOLD_LABELS)
-    heuristics, subcases = np.array(rows.heuristics), np.array(rows.subcases)
+def _entailed(rows: TextRows) -> np.ndarray:
+    """Whether each row's gold label is entailment, (N,)."""
+    return np.asarray(rows.labels) == 0
+
+
+def _lines(rows: TextRows, entails_RN: np.ndarray, methods: Sequence[str]) -> tuple[HansLine, ...]:
+    right_RN = entails_RN == _entailed(rows)
+    gold = np.where(_entailed(rows), *GOLD_LABELS)
+    heuristics, subcases = map(np.array, rows.kept)
     by_method = {name: [place for place, method in enumerate(methods) if method == name] for name in methods}
 
     def line(heuristic: str | None, gold_label: str | None, subcase: str | None) -> HansLine:
@@ -304,6 +267,6 @@ def _lines(rows: HansRows, right_RN: np.ndarray, methods: Sequence[str]) -> tupl
         return HansLine(heuristic, gold_label, subcase, count, accuracies, means, deviations, intervals)
 
     cells = [(heuristic, label) for heuristic in HEURISTICS for label in GOLD_LABELS]
-    keys = set(zip(rows.heuristics, gold.tolist(), rows.subcases, strict=True))
+    keys = set(zip(rows.kept[0], gold.tolist(), rows.kept[1], strict=True))
     ordered = sorted(keys, key=lambda key: (cells.index(key[:2]), key[2]))
     return (line(None, None, None), *(line(*cell, None) for cell in cells), *(line(*key) for key in ordered))
