@@ -52,32 +52,21 @@ def read_yaml(file: str | Path) -> dict[str, Any]:
     """Read the mapping in a YAML file with the safe loader."""
     path = Path(file)
     try:
-        content = parse_yaml(read_text(path, _MAX_BYTES))
+        content = yaml.load(read_text(path, _MAX_BYTES), Loader=_Loader)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file. Expected a YAML file such as a run's config.yaml.") from None
     except ConfigError as error:
         raise ConfigError(f"{path}:{error}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as a YAML file of settings: {error}.") from None
+    except Exception as error:  # the safe loader passes on errors of int(), datetime(), recursion and others
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path}: cannot be read as a YAML file of settings: {reason}.") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: holds {type(content).__name__}, expected sections such as model: and training:.")
     return content
-
-
-def parse_yaml(text: str) -> Any:
-    """Parse an untrusted YAML text; a `ConfigError` begins with the line."""
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except (ConfigError, yaml.YAMLError):
-        raise
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except Exception as error:  # the safe loader passes on errors of int(), datetime() and others
-        raise ValueError(f"it holds a value that cannot be read ({' '.join(str(error).split())})") from None
 
 
 _TRUST = "model.trust_remote_code"
