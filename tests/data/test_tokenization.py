@@ -14,9 +14,9 @@ from attentune.data.tokenization import (
     bucketed_order,
     budget_order,
     encode_rows,
+    encode_with_spans,
     pad_batch,
     sorted_order,
-    token_spans,
     words_of,
 )
 from attentune.errors import DataError
@@ -68,7 +68,7 @@ def test_rows_are_encoded_as_one_by_one(tokenizers, family, pairs, max_length):
 def test_spans_lie_under_the_tokens_that_the_model_sees(tokenizers, family, max_length):
     rows = rows_of([FIRST, LONG, "[SEP]  two   spaces"], [SECOND, "é ünïcode", ""])
     features = encode_rows(rows, tokenizers[family], max_length=max_length)
-    for number, spans in enumerate(token_spans(rows, tokenizers[family], max_length=max_length)):
+    for number, spans in enumerate(encode_with_spans(rows, tokenizers[family], max_length=max_length)[1]):
         assert [span is None for span in spans] == features.special[features.row(number)].tolist()
         for where, start, end in filter(None, spans):
             text = rows.texts[number] if where == "text" else rows.pairs[number]
@@ -151,14 +151,14 @@ def test_single_texts_and_pairs_in_one_row_are_as_ever(tokenizers):
 def test_spans_of_texts_apart_are_those_of_each_alone(tokenizers, family, max_length):
     rows = rows_of(FIRSTS, SECONDS)
     features = encode_rows(rows, tokenizers[family], max_length=max_length, bi_encoder=True)
-    spans = token_spans(rows, tokenizers[family], max_length=max_length, bi_encoder=True)
+    spans = encode_with_spans(rows, tokenizers[family], max_length=max_length, bi_encoder=True)[1]
     for row, own in enumerate(spans):
         assert [span is None for span in own] == features.special[features.row(row)].tolist()
         begin = int(features.second_starts[row])
         assert {span[0] for span in own[:begin] if span} <= {"text"}
         assert {span[0] for span in own[begin:] if span} <= {"pair"}
         for part, own_texts in ((own[:begin], FIRSTS), (own[begin:], SECONDS)):
-            alone = token_spans(rows_of([own_texts[row]]), tokenizers[family], max_length=max_length)[0]
+            alone = encode_with_spans(rows_of([own_texts[row]]), tokenizers[family], max_length=max_length)[1][0]
             assert [span and span[1:] for span in part] == [span and span[1:] for span in alone]
 
 

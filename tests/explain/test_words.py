@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
-from attentune.data.tokenization import token_spans
+from attentune.data.tokenization import encode_with_spans
 from attentune.explain.by_class import HIGHER, LOWER, words_by_class
 from attentune.explain.explanation import (
     Explanation,
@@ -94,7 +94,7 @@ def test_words_of_every_familys_pieces(tiny: Tiny, family: str, max_length: int)
         "Nobody plays; [SEP] \u65e5",
     )
     rows = rows_of([text], [pair])
-    spans = [span for span in token_spans(rows, tokenizer, max_length=max_length)[0] if span is not None]
+    spans = [span for span in encode_with_spans(rows, tokenizer, max_length=max_length)[1][0] if span is not None]
     own = {"text": text, "pair": pair}
     pieces = [Subword(own[where][start:end], start, end, 1.0, where) for where, start, end in spans]
     words = merge_subwords(pieces, text, pair, signed=True)

@@ -85,7 +85,7 @@ def list_tokens(
     Of these rows, or of the run's training rows; `max_samples` takes the first so many.
     """
     from attentune.data.dataset import TaskData
-    from attentune.data.tokenization import token_spans
+    from attentune.data.tokenization import encode_with_spans
     from attentune.inference.scoring import score_rows
     from attentune.metrics.metrics import predictions_of
     from attentune.token_labels.plan import LABELS_FILE
@@ -115,7 +115,7 @@ def list_tokens(
     )
     predictions = predictions_of(scores.logits_NC, saved.label_space)
     model = saved.model.config
-    spans = token_spans(rows, saved.tokenizer, max_length=model.max_seq_length, bi_encoder=model.is_bi_encoder)
+    _, spans = encode_with_spans(rows, saved.tokenizer, max_length=model.max_seq_length, bi_encoder=model.is_bi_encoder)
 
     def named(value: Any) -> str | float:
         is_score = saved.label_space.task_type == "regression"

@@ -180,16 +180,14 @@ def encode_rows(
 def encode_with_spans(
     rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, bi_encoder: bool = False
 ) -> tuple[Features, list[Spans]]:
-    """Return the results of `encode_rows` and `token_spans`, tokenising only once."""
-    if bi_encoder and rows.pairs is not None:
-        sides = [encode_with_spans(side, tokenizer, max_length=max_length) for side in _sides(rows, rows.pairs)]
-        spans = [
-            [*first, *(None if span is None else ("pair", *span[1:]) for span in second)]
-            for first, second in zip(sides[0][1], sides[1][1], strict=True)
-        ]
-        return _interleaved(sides[0][0], sides[1][0]), spans
-    spans = []
-    return _encoded(rows, tokenizer, max_length, spans), spans
+    """Return the results of `encode_rows`, and the character span of each token."""
+    spans: list[Spans] = []
+    if not (bi_encoder and rows.pairs is not None):
+        return _encoded(rows, tokenizer, max_length, spans), spans
+    sides = [encode_with_spans(side, tokenizer, max_length=max_length) for side in _sides(rows, rows.pairs)]
+    for first, second in zip(sides[0][1], sides[1][1], strict=True):
+        spans.append([*first, *(None if span is None else ("pair", *span[1:]) for span in second)])
+    return _interleaved(sides[0][0], sides[1][0]), spans
 
 
 def _encoded(
@@ -264,13 +262,6 @@ def _interleaved(first: Features, second: Features) -> Features:
         full_lengths=np.maximum(first.full_lengths, second.full_lengths),
         second_starts=first.lengths,
     )
-
-
-def token_spans(
-    rows: TextRows, tokenizer: PreTrainedTokenizerBase, *, max_length: int, bi_encoder: bool = False
-) -> list[Spans]:
-    """Return the character span of each token of `encode_rows`."""
-    return encode_with_spans(rows, tokenizer, max_length=max_length, bi_encoder=bi_encoder)[1]
 
 
 def _spans(rows: TextRows, place: int, encoded: Any, number: int) -> Spans:
@@ -355,7 +346,8 @@ def words_of(
     end: list[int] = []
     texts: list[str] = []
     starts, place = [0], 0
-    for number, spans in enumerate(token_spans(rows, tokenizer, max_length=max_length, bi_encoder=bi_encoder)):
+    _, spans_N = encode_with_spans(rows, tokenizer, max_length=max_length, bi_encoder=bi_encoder)
+    for number, spans in enumerate(spans_N):
         before: tuple[str, int] | None = None
         for span in spans:
             if span is None:
