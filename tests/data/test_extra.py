@@ -169,24 +169,6 @@ def test_a_known_tasks_own_columns_and_values_count(data_dir, tmp_path):
     assert len(train) == len(plain.splits["train"]) + 3
 
 
-def test_a_folder_of_a_data_set(folder):
-    import datasets
-
-    rows = {"text": ["a", "b", "c"], "label": [1, 0, 1]}
-    names = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["good", "bad"])})
-    made = datasets.Dataset.from_dict(rows, features=names)
-    datasets.DatasetDict({"train": made, "validation": made}).save_to_disk(str(folder / "set"))
-    train = loaded(folder, folder / "set", weights=(2.0,)).splits["train"]
-    # Its number 1 is "bad": labels go by name.
-    assert train.labels[-3:].tolist() == [0, 1, 0]
-    assert train.weights[-3:].tolist() == [2.0] * 3
-    assert train.lines is None
-    assert train.where(len(train) - 1).endswith("set, split train")
-    datasets.DatasetDict({"test": made}).save_to_disk(str(folder / "tests"))
-    with pytest.raises(DataError, match="its splits are test, expected train among them"):
-        loaded(folder, folder / "tests")
-
-
 def test_the_doctor_finds_extra_rows_among_the_scored_ones(folder):
     plain = loaded(folder)
     scored = plain.splits["validation"]

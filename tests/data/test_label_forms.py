@@ -191,7 +191,7 @@ def test_many_absent_labels_are_one_finding(tmp_path):
         "validation: no row has 58 of the 61 labels ('n0', 'n10', 'n11', ...).",
     ]
     assert max(map(len, full_lines(report))) < 300
-    assert "61 labels, any number per row (all, n0, n1, ...; the rarest is n0 with 1 row)" in full_lines(report)[0]
+    assert "61 labels, any number per row (all, n0, n1, ...)" in full_lines(report)[0]
 
 
 # --- vectors and columns of zeros and ones
@@ -235,7 +235,7 @@ def test_many_classes_do_not_flood_the_first_lines(tmp_path):
     (note,) = [note for note in data.notes if "in the order of their ids" in note]
     assert note == "77 classes in the order of their ids: intent 00, intent 01, intent 02, ...."
     first = full_lines(examine(data))[0]
-    assert "77 classes (intent 00, intent 01, intent 02, ...; the rarest is intent 00 with 2 rows)" in first
+    assert "77 classes (intent 00, intent 01, intent 02, ...)" in first
 
 
 # --- sets of labels

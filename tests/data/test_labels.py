@@ -78,7 +78,7 @@ ORDER, NEGATIVE = LabelSpace("classification", ("1", "1.0", "2")), LabelSpace("c
 )
 def test_labels_are_read_as_ids_of_classes_or_as_scores(space, options, cells, expected):
     made = {name: value for name, value in options.items() if name != "is_test"}
-    labels = LabelReader(space, **made).read(table(cells), "label", is_test="is_test" in options)
+    labels = LabelReader(space, **made).read(table(cells), "label", is_test="is_test" in options).labels
     assert expected == (None if labels is None else labels.tolist())
     assert labels is None or labels.dtype == (np.float64 if space is SCORES else np.int64)
 
@@ -179,10 +179,8 @@ def test_labels_that_look_or_count_the_same_are_one_class(first, second):
     rows = table([second, first, first, "other", "other"])
     space, _ = find_space("classification", DataConfig(), rows, "label")
     assert len(space.names) == 2
-    reader = LabelReader(space)
-    labels = reader.read(rows, "label")
+    labels, _, note = LabelReader(space).read(rows, "label")
     assert labels[0] == labels[1] == labels[2] != labels[3]
-    note = reader.spellings(rows, "label")
     assert note.isprintable()
     assert "(1 row)" in note or "(2 rows)" in note
 
@@ -194,9 +192,8 @@ def test_labels_that_look_or_count_the_same_are_one_class(first, second):
 def test_labels_that_only_may_be_the_same_stay_apart(first, second):
     assert label_key(first) != label_key(second)
     assert len(names_of([first, second])) == 2
-    assert (
-        LabelReader(LabelSpace("classification", names_of([first, second]))).spellings(table([first]), "label") is None
-    )
+    reader = LabelReader(LabelSpace("classification", names_of([first, second])))
+    assert reader.read(table([first]), "label").note is None
 
 
 def test_unknown_labels_are_all_listed_with_the_first_place_of_each():

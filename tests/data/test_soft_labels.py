@@ -99,7 +99,7 @@ def test_which_reading_is_taken(
     ("rows", "settings", "says"),
     [
         ([("0.9", "0.6"), ("0.5", "0.5")] * 6, {}, r"rows.csv:2: .*sum to 1.5"),
-        ([("0.5", "0.5"), ("1.2", "-0.2")] * 6, {}, r"rows.csv:3: .*hold -0.2, .* of which none is negative"),
+        ([("0.5", "0.5"), ("1.2", "-0.2")] * 6, {}, r"rows.csv:3: .*hold -0.2, .*which are not negative"),
         ([("70", "30"), ("45", "55")] * 6, {}, r"rows.csv:2: .*sum to 100 in every row.*divide them by 100"),
         ([("70.5", "29.5"), ("100", "0")] * 6, {"task_type": "classification"}, "If they are percentages, divide them"),
         ([("100", "0"), ("0", "100")] * 6, {}, "If they are percentages, divide them"),

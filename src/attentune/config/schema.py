@@ -337,7 +337,7 @@ class DataConfig:
     test_file: str | None = setting(None, "your test rows")
     extra_train_files: tuple[str, ...] | None = setting(
         None,
-        "additional training rows, mixed into train: comma-separated files, or folders from save_to_disk",
+        "additional training rows, mixed into train: comma-separated files",
         yaml=True,
     )
     extra_train_weights: tuple[float, ...] | None = setting(

@@ -17,7 +17,7 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import TextRows
-from attentune.data.labels import NO_LABEL, LabelReader, parse_number
+from attentune.data.labels import NO_LABEL, LabelReader, ReadLabels, parse_number
 from attentune.data.tables import (
     CONVENTIONAL,
     IDS,
@@ -105,7 +105,7 @@ def columns_notes(columns: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"Columns read: {', '.join(f'{what[name]} {column}' for name, column in shown.items())}.",)
 
 
-def require(names: Sequence[str], column: str, source: str, setting: str, likely: Sequence[str] = ()) -> str:
+def require(names: Sequence[str], column: str, source: str, setting: str) -> str:
     """Return the column if it exists; of texts or labels several, as `columns_of` reads them, as a JSON list."""
     found = find_columns(column, names) if setting in ("--text_column", "--label_column") else None
     if found is not None or column in names:
@@ -113,10 +113,8 @@ def require(names: Sequence[str], column: str, source: str, setting: str, likely
     wanted, others = {"--label_column": (LABELS, TEXTS), "--text_column": (TEXTS, LABELS)}.get(setting, ((), ()))
     lacking = lacking_columns(column, names) if wanted else [column]
     near = next(filter(None, (did_you_mean(part, [n for n in names if n not in others]) for part in lacking)), "")
-    if not near:
-        usual = _first(wanted, names)
-        meant = likely or ([] if usual is None else [usual])
-        near = f" Did you mean {' or '.join(map(repr, meant[:3]))}?" if meant else ""
+    if not near and (usual := _first(wanted, names)) is not None:
+        near = f" Did you mean {usual!r}?"
     raise DataError(
         f"there {'is no column' if len(lacking) == 1 else 'are no columns'} {_listed(lacking)}.{near}"
         f" Columns here: {_listed(names)}. Name the right one with {setting}.{separator_hint(names)}",
@@ -148,24 +146,16 @@ def choose_columns(table: Table, config: DataConfig, *, want_label: bool = True)
         )
 
     def guess(what: str, taken: Collection[str | None]) -> str:
-        try:
-            column = _by_content(what, taken, table, note)
-        except DataError as error:
-            if (own := _first(LABELS if what == "label" else TEXTS, extra)) is None:
-                raise
-            raise DataError(
-                f"the column {own!r} of --extra_columns is the {what} by its name, expected columns beside it. Leave it"
-                f" out there, or name the {what} with --{what}_column.",
-                path=source,
-            ) from error
+        column = _by_content(what, taken, table, note)
         by_content.append(f"{what} {column!r}")
         return column
 
     label = config.label_column
     if label is not None:
-        is_there = find_columns(label, names) is not None
-        likely = candidates(table, given, "label")[0] if want_label and not is_there else []
-        label = require(names, label, source, "--label_column", likely) if want_label or is_there else None
+        if want_label or find_columns(label, names) is not None:
+            label = require(names, label, source, "--label_column")
+        else:
+            label = None
     else:
         label = _first(LABELS, [name for name in names if name not in (*texts, config.text_pair_column, *extra)])
         if label is None and want_label:
@@ -185,8 +175,7 @@ def choose_columns(table: Table, config: DataConfig, *, want_label: bool = True)
             require(names, column, source, setting)
     pair = config.text_pair_column
     if config.text_column is not None:
-        likely = candidates(table, given, "text")[0] if find_columns(config.text_column, names) is None else []
-        text = require(names, config.text_column, source, "--text_column", likely)
+        text = require(names, config.text_column, source, "--text_column")
     else:
         taken = (*parts, pair, config.id_column, *extra)
         named, pair = _named_texts([name for name in names if name not in taken], pair)
@@ -321,19 +310,18 @@ def read_rows(
             f"{table.source}: {len(left_out):,} row{'s are' if len(left_out) > 1 else ' is'} left out, as the label"
             f" means that there is none: {shown}, first {table.place(min(left_out))}.{cure}"
         )
-    labels = None if columns.label is None else reader.read(used, columns.label, is_test=is_test)
-    targets = None
-    if labels is not None and columns.label is not None:
-        notes[:0] = [note] if (note := reader.spellings(used, columns.label)) is not None else []
-        targets = reader.targets(used, columns.label)
-    if (
-        targets is not None
-        and (ties := np.flatnonzero((targets >= targets.max(axis=1, keepdims=True) - 1e-9).sum(axis=1) > 1)).size
-    ):
-        notes.append(
-            f"{used.source}: in {len(ties):,} of {len(used):,} rows classes tie for the most frequent one, first"
-            f" {used.place(int(ties[0]))}; the label of such a row is the first of them in the order of the classes."
-        )
+    labels, targets, spelled = ReadLabels(None)
+    if columns.label is not None:
+        labels, targets, spelled = reader.read(used, columns.label, is_test=is_test)
+    notes[:0] = [] if spelled is None else [spelled]
+    if targets is not None:
+        ties = np.flatnonzero((targets >= targets.max(axis=1, keepdims=True) - 1e-9).sum(axis=1) > 1)
+        if ties.size:
+            first = used.place(int(ties[0]))
+            notes.append(
+                f"{used.source}: in {len(ties):,} of {len(used):,} rows classes tie for the most frequent one, first"
+                f" {first}; the label of such a row is the first of them in the order of the classes."
+            )
     if ids is None:
         ids, note = row_ids(table, columns.id, strict=strict_ids)
         notes += [note] if note else []

@@ -33,16 +33,13 @@ def shown_label(name: str, limit: int = 40) -> str:
     return signs if len(name) <= limit else f"{signs[: limit - 3]}..."
 
 
-def some_names(names: Sequence[str], rarest: tuple[str, int] | None = None) -> str:
-    """List the names of labels in one line: up to six, otherwise the first three, and the rarest with its rows."""
+def some_names(names: Sequence[str]) -> str:
+    """List the names of labels in one line: up to six, otherwise the first three."""
     quoted = any("," in name for name in names)
     shown = [f"'{shown_label(name)}'" if quoted else shown_label(name) for name in names]
     if len(names) <= SHOWN_CLASSES:
         return ", ".join(shown)
-    rare = ""
-    if rarest is not None:
-        rare = f"; the rarest is {shown_label(rarest[0])} with {rarest[1]:,} row{'' if rarest[1] == 1 else 's'}"
-    return f"{', '.join(shown[:3])}, ...{rare}"
+    return f"{', '.join(shown[:3])}, ..."
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attentune.data.cues import Cue, find_cues, ignore_flag
-from attentune.data.dataset import Finding, RowSource, TaskData, TextRows, shown_label, some_names
+from attentune.data.dataset import Finding, TaskData, TextRows, shown_label, some_names
 from attentune.data.labels import NO_LABEL, found_separator, label_key, parse_number
 from attentune.data.splits import normalised
 from attentune.data.tables import quote
@@ -51,7 +51,6 @@ class SplitReport:
     duplicates: int  # rows with exactly the text (or pair) of an earlier row of the split
     conflicts: int | None = None  # distinct texts with more than one label in the split
     found_in_train: int | None = None  # rows whose text is also in train, ignoring white space and case
-    parts: tuple[RowSource, ...] | None = None  # the number of rows by source and weight
     # The lengths in tokens before truncation: median, p95, longest; and cut_share, of rows above the maximum length.
     tokens: Mapping[str, float] | None = None
     class_counts: Mapping[str, int] | None = None  # rows per class, in the order of the labels
@@ -201,7 +200,6 @@ class _Split:
             duplicates=sum(len(rows) - 1 for rows in self.repeated),
             conflicts=None if self.rows.labels is None else len(self.conflicting),
             found_in_train=None if self.train is None else len(self.leaked),
-            parts=None if self.rows.sources is None else tuple(self.rows.row_sources()),
             tokens=_floats(tokens),
             class_counts=self.counts,
             unlabelled=int((labels.sum(axis=1) == 0).sum()) if labels is not None and labels.ndim == 2 else None,
@@ -285,15 +283,6 @@ def _place(rows: TextRows, row: int) -> str:
 def _task_type(split: _Split) -> _Found:
     if split.data.doubt is not None and split.name == next(iter(split.data.splits)):
         yield "warning", *split.data.doubt, ()
-
-
-def _label_lists(split: _Split) -> _Found:
-    """Class names with a line break; other lists are the doubt of `_task_type`."""
-    lists = [label for label in split.train_counts if {"\n", "\r"} & set(label)]
-    if lists and not (split.data.doubt and "multi_label" in split.data.doubt[1]):
-        message = f"{_count(len(lists), 'label')} with a line break: {_examples(lists)}."
-        cure = "If it separates labels, use --task_type multi_label --label_separator '\\n'; otherwise rename them."
-        yield "warning", message, cure, ()
 
 
 def _no_label(split: _Split) -> _Found:
@@ -574,7 +563,6 @@ def _gap_text(gap: float | None, task_type: str) -> str:
 CHECKS: dict[str, Callable[[_Split], _Found]] = {
     "leak": _leak,
     "task-type": _task_type,
-    "label-lists": _label_lists,
     "no-label": _no_label,
     "constant": _constant,
     "cues": _cues,
@@ -617,8 +605,6 @@ def full_lines(report: DoctorReport) -> list[str]:
         counts += [] if split.conflicts is None else [f"texts with different labels {split.conflicts:,}"]
         counts += [] if split.found_in_train is None else [f"also in train {split.found_in_train:,}"]
         lines += ["", f"{name}: {split.rows:,} rows", f"  {', '.join(counts)}"]
-        if split.parts is not None:
-            lines.append("  from " + ", ".join(f"{p.source} {p.rows:,} (weight {p.weight:g})" for p in split.parts))
         lines += [f"  {fact}" for fact in _facts(split, report.task_type).values()]
     lines += ["", "Findings" if report.findings else "Findings: none"]
     for finding in report.findings:
@@ -641,9 +627,7 @@ def _headline(report: DoctorReport) -> str:
     kind = report.task_type
     if report.label_names:
         what = "labels, any number per row" if kind == "multi_label" else "classes"
-        counts = next((split.class_counts for split in report.splits.values() if split.class_counts), None)
-        rarest = None if counts is None else min(counts.items(), key=lambda item: item[1])
-        kind += f" into {len(report.label_names)} {what} ({some_names(report.label_names, rarest)})"
+        kind += f" into {len(report.label_names)} {what} ({some_names(report.label_names)})"
     sizes = ", ".join(f"{name} {split.rows:,}" for name, split in report.splits.items())
     return f"{report.name}: {kind}; rows: {sizes or 'none'}"
 

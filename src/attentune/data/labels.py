@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -96,16 +96,11 @@ def label_values(table: Table, column: str) -> tuple[str | None, ...]:
 class LabelLists:
     """The labels of each row of a column with several a row."""
 
-    rows: list[list[str] | None]  # the labels as they are written, with repetitions; None for missing ones
+    sets: list[LabelSet | None]  # the labels as they are written, without repetitions; None for missing ones
     names: tuple[str, ...]  # the labels in the order of the places of a vector, or of several columns
     separator: str  # what separates the labels of a text
     is_found: bool  # whether the separator was not given, and is not `SEPARATOR`
     is_vector: bool  # whether the cells are vectors of zeros and ones
-
-    @property
-    def sets(self) -> list[LabelSet | None]:
-        """The labels of each row without repetitions; () for none."""
-        return [None if own is None else tuple(dict.fromkeys(own)) for own in self.rows]
 
 
 def label_lists(table: Table, column: str, separator: str | None, known: Sequence[str] = ()) -> LabelLists:
@@ -123,7 +118,7 @@ def label_lists(table: Table, column: str, separator: str | None, known: Sequenc
     rows = [None if cell is None else _names_in(table, row, column, cell, sign) for row, cell in enumerate(cells)]
     length = 0 if len(columns) > 1 else _vector_length(table, column, rows, known)
     if not length:
-        named = [own and [name for name in own if name] for own in rows]
+        named = [None if own is None else tuple(dict.fromkeys(filter(None, own))) for own in rows]
         return LabelLists(named, columns if len(columns) > 1 else (), sign, found is not None, False)
     if known and len(known) != length:
         raise table.error(
@@ -133,7 +128,10 @@ def label_lists(table: Table, column: str, separator: str | None, known: Sequenc
             LabelError,
         )
     names = tuple(known) or tuple(f"label_{place}" for place in range(length))
-    hot = [own and [name for name, bit in zip(names, own, strict=True) if bit.lower() in _ONES] for own in rows]
+    hot = [
+        None if own is None else tuple(name for name, bit in zip(names, own, strict=True) if bit.lower() in _ONES)
+        for own in rows
+    ]
     return LabelLists(hot, names, sign, False, True)
 
 
@@ -239,16 +237,14 @@ def label_reading(table: Table, columns: Sequence[str], task_type: str | None, k
     wrong = [row for row, (total, least) in enumerate(sums) if least < 0 or abs(total - 1) > _SUM_TOLERANCE]
     if wrong and any((number or 0) % 1 for row in numbers for number in row):
         total, least = sums[wrong[0]]
-        said = (
-            f"numbers that sum to {total:g}, expected probabilities of classes, which sum to 1, or in each column the"
-            " class that one annotator chose. Divide the numbers by their sum, or name one --label_column."
+        got = f"{least:g}" if least < 0 else f"numbers that sum to {total:g}"
+        raise table.error(
+            wrong[0],
+            f"{named} hold {got}, expected probabilities of classes, which are not negative and sum to 1, or in each"
+            " column the class that one annotator chose. Divide the numbers by their sum, leave all cells of a row"
+            " without labels empty, or name one --label_column.",
+            LabelError,
         )
-        if least < 0:
-            said = (
-                f"{least:g}, expected probabilities of classes, of which none is negative. Correct the number, or leave"
-                " all cells of a row without labels empty."
-            )
-        raise table.error(wrong[0], f"{named} hold {said}", LabelError)
     if wrong:
         return "bits" if task_type is None else "votes"  # whole numbers may be counts: only if it is said
     return "probabilities"
@@ -454,7 +450,7 @@ def task_type_doubt(names: Sequence[str], column: str) -> tuple[str, str] | None
 
 def _set_notes(lists: LabelLists, table: Table, column: str, config: DataConfig) -> list[str]:
     """Return notes on how the labels of rows with several were read, and on what looks wrong."""
-    names = {name for own in lists.rows for name in own or ()}
+    names = {name for own in lists.sets for name in own or ()}
     if wrong := sorted(name for name in {*names, *lists.names, *(config.label_names or ())} if SEPARATOR in name):
         raise LabelError(
             f"got the label {wrong[0]!r}, expected none with {SEPARATOR!r} in its name, which stands between the labels"
@@ -465,7 +461,7 @@ def _set_notes(lists: LabelLists, table: Table, column: str, config: DataConfig)
         renamed = "" if config.label_names else " (--label_names gives other names)"
         shown = some_names(lists.names)
         return [f"Column {column!r} holds vectors of {len(lists.names)} zeros and ones: the labels {shown}{renamed}."]
-    if names and names <= {"0", "1", "0.0", "1.0"} and all(len(own) == 1 for own in lists.rows if own is not None):
+    if names and names <= {"0", "1", "0.0", "1.0"} and all(len(own) == 1 for own in lists.sets if own is not None):
         raise LabelError(
             f"column {column!r} holds 0 or 1 in each row, expected the names of labels. If each label has a column of"
             f" its own, name all of them: --label_column {column},OTHER; if {column!r} is the only label, use"
@@ -480,13 +476,6 @@ def _set_notes(lists: LabelLists, table: Table, column: str, config: DataConfig)
         notes.append(
             f"No row of column {column!r} holds '{shown}', so each text is one label; if '{near}' stands between"
             f" labels, use --label_separator '{near}'."
-        )
-    repeated = [row for row, own in enumerate(lists.rows) if own is not None and len(set(own)) < len(own)]
-    if repeated:
-        rows = f"{len(repeated)} row{'s' if len(repeated) > 1 else ''}"
-        notes.append(
-            f"warning: {rows} of column {column!r} repeat{'' if len(repeated) > 1 else 's'} a label, which counts once"
-            f" (first {table.place(repeated[0])}: {', '.join(map(quote, (lists.rows[repeated[0]] or ())[:5]))})."
         )
     return notes
 
@@ -515,6 +504,14 @@ def _ordered_names(
     return tuple(distinct)
 
 
+class ReadLabels(NamedTuple):
+    """The labels of some rows; None where a test file has none."""
+
+    labels: np.ndarray | None  # class ids (int64), scores (float64), or of several labels a row (N, C) int64 ones
+    targets: np.ndarray | None = None  # (N, C) float64, the probabilities or votes of several columns
+    note: str | None = None  # on labels that are not spelled as the class that they are read as
+
+
 @dataclass(frozen=True)
 class LabelReader:
     """Reads the labels of a column."""
@@ -526,28 +523,33 @@ class LabelReader:
     left_out: tuple[str, ...] = ()  # labels whose rows `read_rows` leaves out; "" for rows without a label
     reading: str | None = None  # what several columns hold in the training rows; see `label_reading`
 
-    def read(self, table: Table, column: str, *, is_test: bool = False) -> np.ndarray | None:
-        """Read class ids (int64), scores (float64), or of several labels a row (N, C) int64, 1 for each."""
+    def read(self, table: Table, column: str, *, is_test: bool = False) -> ReadLabels:
+        """Read the labels of all rows."""
         shares, has_sets = self._shares(table, column, self.left_out), self.space.is_multilabel
         sets = self._label_sets(table, column, shares)
         labels = [None if own is None else SEPARATOR.join(own) if has_sets else own[0] for own in sets]
         if is_test and all(self._is_missing(label, is_test=True) for label in labels):
-            return None
+            return ReadLabels(None)
         if not has_sets:
             labels = [None if self._is_missing(label, is_test=False) else label for label in labels]
         if None in labels:
             raise _no_label(labels, table, column)
         if self.space.task_type == "regression":
-            return self._scores([label or "" for label in labels], table)
-        if shares is not None:
-            return self._targets(shares, table).argmax(axis=1)
+            return ReadLabels(self._scores([label or "" for label in labels], table))
         ids = self._known_ids(sets, table)
+        note = self._spellings(ids, sets, table)
+        if shares is not None:
+            targets_NC = np.zeros((len(shares), self.space.num_labels))
+            for row, distribution in enumerate(shares):
+                for name, share in (distribution or {}).items():
+                    targets_NC[row, ids[name]] += share
+            return ReadLabels(targets_NC.argmax(axis=1), targets_NC, note)
         if not has_sets:
-            return np.array([ids[label or ""] for label in labels], dtype=np.int64)
+            return ReadLabels(np.array([ids[label or ""] for label in labels], dtype=np.int64), None, note)
         labels_NC = np.zeros((len(sets), self.space.num_labels), dtype=np.int64)
         for row, own in enumerate(sets):
             labels_NC[row, [ids[name] for name in own or ()]] = 1
-        return labels_NC
+        return ReadLabels(labels_NC, None, note)
 
     def _shares(self, table: Table, column: str, left_out: Sequence[str]) -> list[dict[str, float] | None] | None:
         """Return the distribution of each row over the classes, where several columns hold it; otherwise None."""
@@ -555,19 +557,6 @@ class LabelReader:
             return None
         skipped = set(map(label_key, left_out))
         return label_shares(table, column, self.space.task_type, self.space.names, skipped, self.reading)[0]
-
-    def targets(self, table: Table, column: str) -> np.ndarray | None:
-        """Read several columns of probabilities or votes as (N, C) float64; None for one label a row."""
-        shares = self._shares(table, column, self.left_out)
-        return None if shares is None else self._targets(shares, table)
-
-    def _targets(self, shares: Sequence[dict[str, float] | None], table: Table) -> np.ndarray:
-        ids = self._known_ids(shares, table)
-        targets_NC = np.zeros((len(shares), self.space.num_labels))
-        for row, own in enumerate(shares):
-            for name, share in (own or {}).items():
-                targets_NC[row, ids[name]] += share
-        return targets_NC
 
     def _label_sets(
         self, table: Table, column: str, shares: Sequence[dict[str, float] | None] | None
@@ -588,22 +577,16 @@ class LabelReader:
         labels = ["" if own is None else SEPARATOR.join(own) or SEPARATOR for own in sets]
         return {row: label for row, label in enumerate(labels) if label_key(label) in wanted}
 
-    def spellings(self, table: Table, column: str) -> str | None:
-        """Return a note on labels that are not spelled as the class that they are read as; None if all are."""
-        if self.space.task_type == "regression":
-            return None
-        sets = self._label_sets(table, column, self._shares(table, column, ()))
-        counts = Counter(label for own in sets for label in own or ())
+    def _spellings(self, ids: Mapping[str, int], sets: Sequence[LabelSet | None], table: Table) -> str | None:
         known = {*self.space.names, *self.values}
-        read = {label: name for label, name in self._ids(counts).items() if label not in known}
-        if not read:
+        counts = Counter(label for own in sets for label in own or () if label not in known)
+        if not counts:
             return None
         listed = [
-            f"{_shown(label)} is read as {_shown(self.space.names[place])}"
-            f" ({counts[label]:,} row{'s' * (counts[label] > 1)})"
-            for label, place in list(read.items())[:3]
+            f"{_shown(label)} is read as {_shown(self.space.names[ids[label]])} ({count:,} row{'s' * (count > 1)})"
+            for label, count in list(counts.items())[:3]
         ]
-        more = f", and {len(read) - 3} more" if len(read) > 3 else ""
+        more = f", and {len(counts) - 3} more" if len(counts) > 3 else ""
         return f"{table.source}: {', '.join(listed)}{more}: equal except for invisible characters or zeros."
 
     def _is_missing(self, label: str | None, *, is_test: bool) -> bool:
@@ -613,23 +596,18 @@ class LabelReader:
             return False
         return label in _UNKNOWN_SCORES or label in self.left_out
 
-    def _ids(self, labels: Collection[str]) -> dict[str, int]:
-        """Return the class of each known label: that of its name, otherwise the only one with its `label_key`."""
+    def _known_ids(self, rows: Sequence[LabelSet | None], table: Table) -> dict[str, int]:
+        """Return the class of each label: that of its name, otherwise the only one with its `label_key`."""
+        labels = {label for own in rows for label in own or ()}
         label2id = self.space.label2id
         ids = label2id | {raw: label2id[name] for raw, name in self.values.items() if name in label2id}
-        if all(label in ids for label in labels):
-            return {label: ids[label] for label in labels}
-        by_value = self.space.task_type == "ordinal"
-        by_key: dict[str, set[int]] = {}
-        for name, place in ids.items():
-            by_key.setdefault(label_key(name, by_value=by_value), set()).add(place)
-        keys = {label: by_key.get(label_key(label, by_value=by_value), set()) for label in labels if label not in ids}
-        near = {label: next(iter(places)) for label, places in keys.items() if len(places) == 1}
-        return {label: ids[label] for label in labels if label in ids} | near
-
-    def _known_ids(self, rows: Sequence[Collection[str] | None], table: Table) -> dict[str, int]:
-        """Return the class of each label of some rows, all of which are known."""
-        ids = self._ids({label for own in rows for label in own or ()})
+        if other := labels - ids.keys():
+            by_value = self.space.task_type == "ordinal"
+            by_key: dict[str, set[int]] = {}
+            for name, place in ids.items():
+                by_key.setdefault(label_key(name, by_value=by_value), set()).add(place)
+            places = {label: by_key.get(label_key(label, by_value=by_value), set()) for label in other}
+            ids |= {label: next(iter(near)) for label, near in places.items() if len(near) == 1}
         first = {label: row for row, own in reversed(list(enumerate(rows))) for label in own or () if label not in ids}
         if not first:
             return ids

@@ -550,20 +550,11 @@ def with_extra(data: TaskData, config: DataConfig) -> TaskData:
 
 
 def read_extra(path: str, config: DataConfig, space: LabelSpace, *, is_pair: bool) -> tuple[TextRows, tuple[str, ...]]:
-    """Read the labelled rows of one extra file, or of the train split of a saved data set."""
+    """Read the labelled rows of one extra file."""
     spec = load_spec(config.task) if config.task is not None else None
-    table = _read(path, config)
+    table = read_table(path, config=config)
     columns, _ = known_columns(table, config, is_pair=is_pair, spec=spec, want_label=True)
     table, notes = without_broken_rows(table, columns.labels, is_skipped=config.skip_broken_rows)
     left_out = left_out_labels(space.names, config.ignore_labels)
     rows, _ = read_rows(table, columns, label_reader(spec, space, config.label_separator, left_out))
     return rows, notes
-
-
-def _read(path: str, config: DataConfig) -> Table:
-    if not Path(path).expanduser().is_dir():
-        return read_table(path, config=config)
-    tables, _ = read_dataset(replace(config, dataset_name=path, dataset_config_name=None))
-    if "train" not in tables:
-        raise DataError(f"its splits are {', '.join(tables)}, expected train among them.", path=path)
-    return tables["train"]

@@ -214,9 +214,8 @@ def _checked(
             has_some = True
             try:
                 # -1 in all rows means that there are no labels; in some rows it may be a score. Both must be readable.
-                has_some = reader.read(table, columns.label, is_test=True) is not None
-                reader.read(table, columns.label)
-                spelled = reader.spellings(table, columns.label)
+                has_some = reader.read(table, columns.label, is_test=True).labels is not None
+                spelled = reader.read(table, columns.label).note
                 told = told or (() if spelled is None else (spelled,))
             except DataError as error:
                 unknown = unknown or error
