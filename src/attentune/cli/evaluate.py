@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def run(arguments: Sequence[str]) -> int:
         if parsed.details:
             content["details"] = {split: one.to_dict() for split, one in found.items()}
             if by_phenomenon := _phenomena(found, data):
-                content["details"]["phenomena"] = [one.to_dict() for one in by_phenomenon]
+                content["details"]["phenomena"] = [asdict(one) for one in by_phenomenon]
         print(to_json(content), end="")
     else:
         print(visible("\n".join(_lines(found, data, parsed.show_errors))))

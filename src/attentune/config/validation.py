@@ -10,7 +10,7 @@ from attentune.plugins import is_plugin
 
 def find_conflicts(config: Config) -> list[str]:
     """Return one message for each conflict between settings; an empty list if there is none."""
-    parts = (_training, _model, _baselines, _loss, _frozen, _lora, _calibration, _data)
+    parts = (_training, _model, _baselines, _loss, _trained_weights, _calibration, _data)
     return [message for part in parts for message in part(config)]
 
 
@@ -108,21 +108,14 @@ def _loss(config: Config) -> Iterator[str]:
         )
 
 
-def _frozen(config: Config) -> Iterator[str]:
-    if not config.training.freeze_encoder:
-        return
-    if config.training.encoder_learning_rate is not None:
-        yield "training.encoder_learning_rate and training.freeze_encoder: choose one; a frozen encoder does not learn."
-
-
-def _lora(config: Config) -> Iterator[str]:
+def _trained_weights(config: Config) -> Iterator[str]:
     training = config.training
-    if training.lora_rank is None:
-        if training.lora_alpha is not None or training.lora_dropout > 0:
-            yield "training.lora_rank: training.lora_alpha and training.lora_dropout need it; give one too."
-        return
-    if training.freeze_encoder:
+    if training.freeze_encoder and training.encoder_learning_rate is not None:
+        yield "training.encoder_learning_rate and training.freeze_encoder: choose one; a frozen encoder does not learn."
+    if training.freeze_encoder and training.lora_rank is not None:
         yield "training.lora_rank and training.freeze_encoder: choose one; adapters train in the encoder."
+    if training.lora_rank is None and (training.lora_alpha is not None or training.lora_dropout > 0):
+        yield "training.lora_rank: training.lora_alpha and training.lora_dropout need it; give one too."
 
 
 def _calibration(config: Config) -> Iterator[str]:

@@ -170,9 +170,6 @@ def choose_columns(table: Table, config: DataConfig, *, want_label: bool = True)
             " another with --text_column or --label_column.",
             path=source,
         )
-    for column, setting in ((config.id_column, "--id_column"), (config.text_pair_column, "--text_pair_column")):
-        if column is not None:
-            require(names, column, source, setting)
     pair = config.text_pair_column
     if config.text_column is not None:
         text = require(names, config.text_column, source, "--text_column")
@@ -182,7 +179,7 @@ def choose_columns(table: Table, config: DataConfig, *, want_label: bool = True)
         text = guess("text", (*given, *parts)) if named is None else named
         by_name += [] if named is None else ["text"]
     columns = Columns(text, pair, label, config.id_column, config.extra_columns or ())
-    check_extra(columns, names, source)
+    check_columns(columns, names, source)
     cure = "If that is wrong, give --text_column or --label_column."
     held = f"Columns chosen by what they hold: {', '.join(by_content)}. {cure}" if by_content else None
     # Without labels a trained run reads the rows; `columns_notes` names its columns.
@@ -344,8 +341,12 @@ def extra_kind(setting: str) -> tuple[str, str | None]:
     return (name, kind) if name and kind in ("number", "category") else (setting, None)
 
 
-def check_extra(columns: Columns, names: Sequence[str], source: str) -> None:
-    """Check that a source has the columns beside the text, each for nothing else."""
+def check_columns(columns: Columns, names: Sequence[str], source: str) -> None:
+    """Check that a source has these columns, and those beside the text for nothing else."""
+    flags = {"text": "--text_column", "pair": "--text_pair_column", "id": "--id_column", "label": "--label_column"}
+    for part, flag in flags.items():
+        if (column := getattr(columns, part)) is not None:
+            require(names, column, source, flag)
     for name in columns.extra_names:
         if name in (columns.text, columns.pair, columns.id, *columns.labels) or columns.extra_names.count(name) > 1:
             raise DataError(
@@ -402,13 +403,13 @@ def read_extra_columns(table: Table, extra: Sequence[str]) -> tuple[dict[str, An
 
 def _plain_cells(table: Table, name: str) -> tuple[str, ...]:
     """Return the cells of a column as texts; whole numbers and booleans are written alike in all formats."""
-    cells = (str(cell).strip() for cell in ("" if cell is None else cell for cell in table.values(name)))
-    return tuple(cell.removesuffix(".0") if parse_number(cell) is not None else _plain_boolean(cell) for cell in cells)
 
+    def plain(cell: str) -> str:
+        if parse_number(cell) is not None:
+            return cell.removesuffix(".0")
+        return cell.lower() if cell.lower() in ("true", "false") else cell  # pandas writes True, spreadsheets TRUE
 
-def _plain_boolean(text: str) -> str:
-    """Return `true` for the `True` that pandas writes, and the `TRUE` of spreadsheets; other texts as they are."""
-    return text.lower() if text.lower() in ("true", "false") else text
+    return tuple(plain(cell.strip()) for cell in (cell or "" for cell in table.values(name)))
 
 
 def _is_date(text: str) -> bool:

@@ -25,12 +25,10 @@ SEPARATOR = "|"
 SHOWN_CLASSES = 6
 
 
-def shown_label(name: str, limit: int = 40) -> str:
+def shown_label(name: str) -> str:
     r"""Return the name of a label for a line: line breaks and invisible characters as signs such as `\n`, shortened."""
-    signs = "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in name[: limit + 1]
-    )
-    return signs if len(name) <= limit else f"{signs[: limit - 3]}..."
+    signs = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in name[:41])
+    return signs if len(name) <= 40 else f"{signs[:37]}..."
 
 
 def some_names(names: Sequence[str]) -> str:

@@ -124,10 +124,6 @@ class _Split:
         self.name, self.data, self.rows, self.space = name, data, data.splits[name], data.label_space
         self.max_length, self.english_only = max_length, english_only
         self.train = data.splits.get("train") if name != "train" else None
-        if lengths is not None and lengths.shape != (len(self.rows),):
-            raise ValueError(
-                f"token_lengths[{name!r}] has the shape {lengths.shape}; expected one length a row: {len(self.rows)}"
-            )
         self.lengths = lengths if lengths is not None and len(lengths) else None
         self.labels = self.rows.labels if len(self.rows) else None
         keys = _keys(self.rows, str)

@@ -98,7 +98,7 @@ def read_chunks(
             kind, notes = guess_format(stream.peek(HEAD_BYTES), name, config)
         if kind == PARQUET:
             if is_packed:
-                raise packed_parquet(name)
+                raise DataError("gzipped Parquet is not read. Unpack it.", path=name)
             tables = parse_parquet(path, name, keep, limit, file_bytes=path.stat().st_size, max_bytes=most)
         else:
             tables = read_stream(stream, name, kind, keep, limit, config)
@@ -106,16 +106,10 @@ def read_chunks(
             yield replace(table, notes=(*notes, *table.notes)) if notes else table
 
 
-def packed_parquet(path: str | Path) -> DataError:
-    """Return the error for gzipped Parquet, which would have to be unpacked as a whole."""
-    return DataError("gzipped Parquet is not read, and hardly smaller than plain Parquet. Unpack it.", path=path)
-
-
 def kind_of(path: str | Path, config: DataConfig) -> str:
     """Return the ending of a file's name without .gz, or the given format."""
     name = Path(str(path).lower())
-    is_packed = name.suffix == ".gz"
-    kind = name.with_suffix("").suffix if is_packed else name.suffix
+    kind = name.with_suffix("").suffix if name.suffix == ".gz" else name.suffix
     if name.suffix not in SPREADSHEETS and kind not in EXTENSIONS:
         if config.file_format is None:
             export = f" ({_EXPORT[kind]})" if kind in _EXPORT else ""
@@ -126,8 +120,6 @@ def kind_of(path: str | Path, config: DataConfig) -> str:
                 path=path,
             )
         kind = f".{config.file_format}"
-    if kind == PARQUET and is_packed:
-        raise packed_parquet(path)
     return kind
 
 
@@ -248,13 +240,8 @@ def parse_class_folder(path: Path) -> Table:
         if size > MAX_BYTES:
             raise DataError(f"its files hold more than the {MAX_BYTES} bytes that are read. Divide it.", path=path)
         encoding = find_encoding(content) or "utf-8"
-        try:
-            texts.append(content.decode(encoding).removeprefix("\ufeff").replace("\r\n", "\n").strip())
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"byte {error.start + 1} is 0x{content[error.start]:02x}, which is not UTF-8. Save the file as UTF-8.",
-                path=file,
-            ) from error
+        lines = text_lines(io.BytesIO(content), file, encoding=encoding)
+        texts.append("".join(lines).replace("\r\n", "\n").strip())
         encodings.add(encoding)
     other = sorted(encodings - {"utf-8"})
     notes = (f"{path}: {len(files):,} text files are read, some of them as {', '.join(other)}.",) if other else ()

@@ -23,11 +23,10 @@ from attentune.data.builtin import DEFAULT_METRICS, label_reader, load_builtin, 
 from attentune.data.columns import (
     Columns,
     candidates,
-    check_extra,
+    check_columns,
     choose_columns,
     header_note,
     read_rows,
-    require,
     with_columns,
     with_extra_kinds,
 )
@@ -326,7 +325,10 @@ def _load_custom(
         is_test = split.startswith("test")
         if split != first and (note := header_note(table, with_columns(config, columns.settings()))) is not None:
             notes.append(note)
-        rows[split], split_notes = read_rows(table, _required(columns, table, is_test), reader, is_test=is_test)
+        has_labels = not is_test or set(columns.labels) <= set(table.names)
+        own = columns if has_labels else replace(columns, label=None)
+        check_columns(own, table.names, table.source)
+        rows[split], split_notes = read_rows(table, own, reader, is_test=is_test)
         notes += split_notes
     has_validation = config.validation_file is not None or any(split.startswith("validation") for split in rows)
     cuts = config.validation_share > 0 and config.folds is None
@@ -373,19 +375,6 @@ def _label_space(
         named = f" Or name another column: {', '.join(f'--label_column {name}' for name in others)}." if others else ""
         doubt = doubt[0], f"{doubt[1]}{named}"
     return space, [note, *notes], doubt
-
-
-def _required(columns: Columns, table: Table, is_test: bool) -> Columns:
-    """The columns, each of which the table has; a test table may lack the label."""
-    settings = {"text": "--text_column", "pair": "--text_pair_column", "id": "--id_column", "label": "--label_column"}
-    if is_test and not set(columns.labels) <= set(table.names):
-        columns = replace(columns, label=None)
-    for name, flag in settings.items():
-        column = getattr(columns, name)
-        if column is not None:
-            require(table.names, column, table.source, flag)
-    check_extra(columns, table.names, table.source)
-    return columns
 
 
 def _cut(train: TextRows, share: float, seed: int, split: str, what: str) -> tuple[TextRows, TextRows, str]:
@@ -442,7 +431,7 @@ def with_calibration(data: TaskData, config: DataConfig, seed: int) -> TaskData:
     if train is None or CALIBRATION in data.splits or not is_wanted:
         return data
     if config.calibration_file is not None:
-        calibration, _ = read_extra(config.calibration_file, config, data.label_space, is_pair=data.is_pair)
+        calibration, _ = read_extra(config.calibration_file, config, data)
         note = f"{len(calibration)} rows to calibrate on come from {config.calibration_file}."
     else:
         share = config.calibration_share or 0.0
@@ -539,7 +528,7 @@ def with_extra(data: TaskData, config: DataConfig) -> TaskData:
         )
     extra, told, mixed = list[TextRows](), list[str](), list[str]()
     for file, weight in config.extra_train:
-        rows, notes = read_extra(file, config, data.label_space, is_pair=data.is_pair)
+        rows, notes = read_extra(file, config, data)
         extra.append(rows if weight == 1 else replace(rows, weights=np.full(len(rows), weight)))
         told += notes
         mixed.append(
@@ -549,11 +538,12 @@ def with_extra(data: TaskData, config: DataConfig) -> TaskData:
     return replace(data, splits=splits, notes=(*data.notes, *told, *mixed))
 
 
-def read_extra(path: str, config: DataConfig, space: LabelSpace, *, is_pair: bool) -> tuple[TextRows, tuple[str, ...]]:
-    """Read the labelled rows of one extra file."""
+def read_extra(path: str, config: DataConfig, data: TaskData) -> tuple[TextRows, tuple[str, ...]]:
+    """Read the labelled rows of one extra file for a task."""
+    space = data.label_space
     spec = load_spec(config.task) if config.task is not None else None
     table = read_table(path, config=config)
-    columns, _ = known_columns(table, config, is_pair=is_pair, spec=spec, want_label=True)
+    columns, _ = known_columns(table, config, is_pair=data.is_pair, spec=spec, want_label=True)
     table, notes = without_broken_rows(table, columns.labels, is_skipped=config.skip_broken_rows)
     left_out = left_out_labels(space.names, config.ignore_labels)
     rows, _ = read_rows(table, columns, label_reader(spec, space, config.label_separator, left_out))

@@ -219,9 +219,9 @@ def _encoded(
     starts = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([len(row) for row in ids], out=starts[1:])
     return Features(
-        ids=_concatenated(ids, np.int32),
-        type_ids=_concatenated(type_ids, np.int8) if type_ids else None,
-        special=_concatenated(special, np.bool_),
+        ids=np.concatenate([np.zeros(0, np.int32), *ids]),
+        type_ids=np.concatenate(type_ids) if type_ids else None,
+        special=np.concatenate([np.zeros(0, np.bool_), *special]),
         starts=starts,
         full_lengths=full_lengths,
     )
@@ -288,10 +288,6 @@ def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
         return start, end
     first = start + whole.index(inner)
     return first, first + len(inner)
-
-
-def _concatenated(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
 
 
 def _tokenise(

@@ -16,7 +16,7 @@ from attentune.data.binary_files import SPREADSHEETS, parse_parquet
 from attentune.data.builtin import TaskSpec, label_reader, load_spec
 from attentune.data.columns import (
     Columns,
-    check_extra,
+    check_columns,
     choose_columns,
     columns_notes,
     read_extra_columns,
@@ -298,8 +298,6 @@ def part_chunks(
     first = sources[0]
     table = replace(next(first.blocks(0, min(first.rows, BLOCK_ROWS), first.names)), names=first.names)
     columns, notes = known_columns(table, config, is_pair=is_pair)
-    read = {columns.text: "--text_column", columns.pair: "--text_pair_column"}
-    read |= {config.id_column: "--id_column"} if config.id_column else {}
     label = "labels" if label_space.is_multilabel else "label"
     kept = {label: columns.labels[0]} if len(columns.labels) == 1 else {}
     if tuple(keep_columns) == (ALL,):
@@ -313,10 +311,7 @@ def part_chunks(
     kept |= {require(first.names, name, table.source, "--keep_columns"): name for name in keep_columns}
     for source in sources:
         if source.kind not in (".jsonl", ".ndjson"):  # their rows may differ
-            for name, flag in read.items():
-                if name is not None:
-                    require(source.names, name, source.file.path, flag)
-            check_extra(columns, source.names, source.file.path)
+            check_columns(replace(columns, id=config.id_column, label=None), source.names, source.file.path)
     told = dict.fromkeys(note for source in sources for note in source.notes)
     notes = (*told, *notes, *columns_notes(columns.settings()))
     columns, keep = replace(columns, label=None), tuple(kept.values())

@@ -313,9 +313,7 @@ def fingerprint_extra_rows(task: str, data: TaskData, configs: Iterable[Config])
 
     files = {file: config.data for config in configs for file, _ in config.data.extra_train}
     return {
-        f"rows of {file} for {task}": read_extra(file, config, data.label_space, is_pair=data.is_pair)[0].fingerprint()[
-            :_DIGITS
-        ]
+        f"rows of {file} for {task}": read_extra(file, config, data)[0].fingerprint()[:_DIGITS]
         for file, config in files.items()
     }
 

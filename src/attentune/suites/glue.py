@@ -3,14 +3,13 @@
 import io
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from attentune.config import DataConfig
-from attentune.data.builtin import TaskSpec, find_builtin_file, load_spec
+from attentune.data.builtin import TaskSpec, find_builtin_file, load_spec, require_column
 from attentune.data.dataset import TextRows, data_name
 from attentune.data.files import read_delimited
 from attentune.data.text_files import Dialect
@@ -37,36 +36,28 @@ class PhenomenonScore:
     low: float
     high: float
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-def read_phenomena(file: str | Path, lines: Sequence[int] | None = None) -> dict[str, tuple[frozenset[str], ...]]:
-    """Read the phenomena of rows of `diagnostic-full.tsv`, by category."""
+def read_phenomena(file: str | Path, lines: Sequence[int]) -> dict[str, tuple[frozenset[str], ...]]:
+    """Read the phenomena of the rows at some lines of `diagnostic-full.tsv`, by category."""
     table = read_delimited(file, Dialect("\t", "none"), keep=CATEGORIES)
-    missing = [name for name in CATEGORIES if name not in table.columns]
-    if missing:
-        raise DataError(
-            f"{file}: has no column {missing[0]!r}, expected the columns of diagnostic-full.tsv:"
-            f" {', '.join(CATEGORIES)}. It is at https://gluebenchmark.com/diagnostics."
-        )
-    place_of = dict(zip(table.lines or (), range(len(table)), strict=True))
-    places = range(len(table)) if lines is None else [place_of[line] for line in lines]
-    texts = {name: table.texts(name) for name in CATEGORIES}
-    return {name: tuple(_parts(cells[place]) for place in places) for name, cells in texts.items()}
-
-
-def _parts(cell: str) -> frozenset[str]:
-    return frozenset(part.strip() for part in cell.split(";") if part.strip())
+    for name in CATEGORIES:
+        require_column(table, name, load_spec("ax"))
+    place_of = {line: place for place, line in enumerate(table.lines or ())}
+    places = [place_of[line] for line in lines]
+    cells = {name: table.texts(name) for name in CATEGORIES}
+    return {
+        name: tuple(frozenset(filter(None, map(str.strip, texts[place].split(";")))) for place in places)
+        for name, texts in cells.items()
+    }
 
 
 def score_rows(rows: TextRows, predictions: np.ndarray) -> tuple[PhenomenonScore, ...]:
     """Score the predictions of rows of the task `ax` by the phenomena in their file; see `score_phenomena`."""
-    return score_phenomena(np.asarray(rows.labels), predictions, read_phenomena(rows.source, rows.lines))
+    return score_phenomena(np.asarray(rows.labels), predictions, read_phenomena(rows.source, rows.lines or ()))
 
 
 def score_phenomena(
-    labels: np.ndarray, predictions: np.ndarray, phenomena: dict[str, tuple[frozenset[str], ...]], *, seed: int = 0
+    labels: np.ndarray, predictions: np.ndarray, phenomena: dict[str, tuple[frozenset[str], ...]]
 ) -> tuple[PhenomenonScore, ...]:
     """Score predictions on all rows, by category, and by phenomenon."""
     classes = int(max(labels.max(), predictions.max())) + 1
@@ -74,8 +65,7 @@ def score_phenomena(
     def score(category: str | None, phenomenon: str | None, chosen: Sequence[bool] | np.ndarray) -> PhenomenonScore:
         inside = np.asarray(chosen, dtype=bool)
         counts = confusion_counts(labels[inside], predictions[inside], classes)
-        generator = numpy_generator("diagnostic", seed)
-        low, high = bootstrap_confusion_interval(_METRIC, counts, generator)
+        low, high = bootstrap_confusion_interval(_METRIC, counts, numpy_generator("diagnostic", 0))
         value = float(confusion_score(_METRIC, counts))
         return PhenomenonScore(category, phenomenon, int(inside.sum()), value, low, high)
 
