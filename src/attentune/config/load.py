@@ -228,7 +228,6 @@ def _merge(target: dict[str, Any], extra: Mapping[str, Any], cls: Any = Config) 
 
 
 def _set(target: dict[str, Any], name: str, value: Any, problems: list[str]) -> None:
-    """Set a setting, or a section, by its dotted name."""
     *sections, last = name.split(".")
     place: Any = target
     nested: dict[str, Any] = {last: value}

@@ -26,8 +26,6 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class SplitSpec:
-    """The file of one split."""
-
     files: tuple[str, ...]  # possible names of the file; the first that exists is read
     # text, pair, label, id: column names; `pair` and `id` may be None.
     text: str
@@ -40,8 +38,6 @@ class SplitSpec:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """The specification of a built-in task."""
-
     name: str  # the name in settings and results
     title: str  # the full name
     suite: str  # the collection it is published in: "glue", "cs224n", "sick" or "hans"
@@ -61,7 +57,6 @@ class TaskSpec:
 
 
 def spec_names() -> tuple[str, ...]:
-    """Return the names of all built-in tasks, sorted."""
     return tuple(sorted(_all_specs()))
 
 
@@ -124,7 +119,7 @@ def load_builtin(config: DataConfig, splits: Sequence[str] | None, label_space: 
     space = label_space or own_space
     root = _root(config, spec)
     check_same_labels(own_space, space, str(root))
-    paths = _find_files(spec, root, _wanted(spec, splits))
+    paths = _find_files(spec, root, splits)
     reader = label_reader(spec, space)
     rows: dict[str, TextRows] = {}
     notes = [f"Task type: {task_type}, {why}."]
@@ -139,7 +134,6 @@ def load_builtin(config: DataConfig, splits: Sequence[str] | None, label_space: 
 def label_reader(
     spec: TaskSpec | None, space: LabelSpace, separator: str | None = None, left_out: tuple[str, ...] = ()
 ) -> LabelReader:
-    """The reader of a task's labels."""
     if spec is None:
         return LabelReader(space, separator=separator, left_out=left_out)
     # A classification task read as regression: the numbers in its files are the scores.
@@ -207,14 +201,7 @@ def _root(config: DataConfig, spec: TaskSpec) -> Path:
 def find_builtin_file(task: str, split: str, data_dir: str | None) -> Path:
     """Find the file of one split of a built-in task, in `data_dir` or the folder named by ATTENTUNE_DATA."""
     spec = load_spec(task)
-    return _find_files(spec, _root(DataConfig(task=task, data_dir=data_dir), spec), {split: True})[split]
-
-
-def _wanted(spec: TaskSpec, splits: Sequence[str] | None) -> dict[str, bool]:
-    """The splits to load, and whether each is required."""
-    if splits is None:
-        return {name: not split.optional for name, split in spec.splits.items()}
-    return dict.fromkeys(of_splits(spec.splits, splits, spec.name), True)
+    return _find_files(spec, _root(DataConfig(task=task, data_dir=data_dir), spec), (split,))[split]
 
 
 def of_splits(parts: Mapping[str, Part], splits: Sequence[str] | None, owner: str) -> dict[str, Part]:
@@ -225,14 +212,16 @@ def of_splits(parts: Mapping[str, Part], splits: Sequence[str] | None, owner: st
     return {name: part for name, part in parts.items() if splits is None or {name, name.split("_")[0]} & set(splits)}
 
 
-def _find_files(spec: TaskSpec, root: Path, wanted: dict[str, bool]) -> dict[str, Path]:
+def _find_files(spec: TaskSpec, root: Path, splits: Sequence[str] | None) -> dict[str, Path]:
+    """Return the files of some splits, which must exist, or of those that exist of all."""
     paths: dict[str, Path] = {}
-    for name in wanted:
-        tried = [root / folder / file for folder in spec.folders for file in spec.splits[name].files]
-        path = next((path for path in tried if path.is_file()), None)
-        if path is not None:
+    wanted = of_splits(spec.splits, splits, spec.name)
+    for name, split in wanted.items():
+        tried = [root / folder / file for folder in spec.folders for file in split.files]
+        if (path := next((path for path in tried if path.is_file()), None)) is not None:
             paths[name] = path
-    missing = [name for name, must in wanted.items() if name not in paths and (must or not paths)]
+    required = [name for name, split in wanted.items() if splits is not None or not split.optional]
+    missing = [name for name in (required if paths else wanted) if name not in paths]
     if missing:
         files = ", ".join(" or ".join(spec.splits[name].files) for name in missing)
         folders = "".join(f"\n  {root / folder}" for folder in spec.folders)

@@ -51,12 +51,10 @@ class Columns:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The label columns."""
         return () if self.label is None else columns_of(self.label)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The columns of both texts."""
         return (*columns_of(self.text), *(() if self.pair is None else (self.pair,)))
 
     @property
@@ -66,7 +64,6 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All columns to read."""
         ids = () if self.id is None else (self.id,)
         return tuple(dict.fromkeys((*self.texts, *ids, *self.labels, *self.extra_names)))
 
@@ -267,7 +264,6 @@ def row_ids(table: Table, column: str | None, *, strict: bool = True) -> tuple[t
 
 
 def row_numbers(table: Table) -> tuple[str, ...]:
-    """Return the number of each row in its source."""
     return tuple(str(number) for number in range(table.first_row, table.first_row + len(table)))
 
 
@@ -530,7 +526,6 @@ def _header_sign(name: str, cells: Sequence[Any]) -> str:
 
 
 def header_error(table: Table) -> DataError:
-    """Return the error for a first row that reads like a row."""
     return DataError(
         f"the first line is read as the names of columns, but reads like a row: {_shown(table)}. {_CURE}",
         path=table.source,

@@ -89,7 +89,6 @@ class LabelSpace:
         return self.names[int(value)]
 
     def names_of(self, ones_C: Any) -> list[str]:
-        """Return the names of the labels that are 1, for multi-label rows."""
         return [name for name, there in zip(self.names, ones_C, strict=True) if there]
 
     @property
@@ -150,7 +149,6 @@ class TextRows:
         return [RowSource(source, rows, weight) for (source, weight), rows in counts.items()]
 
     def take(self, indices: Sequence[int] | np.ndarray) -> TextRows:
-        """Return the rows at these indices, in this order."""
         places = [int(index) for index in indices]
 
         def pick(column: Any) -> Any:
@@ -201,8 +199,6 @@ class TextRows:
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding about the data."""
-
     level: str  # "warning" (likely to invalidate a result) or "note"
     kind: str  # a key of `data.doctor.CHECKS`
     split: str  # the name of the split
@@ -213,8 +209,6 @@ class Finding:
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task with its rows."""
-
     name: str  # the name of the task, or of the user's file or data set (`data_name`)
     label_space: LabelSpace
     metrics: tuple[str, ...]  # names of metrics; the first selects the best model (see `metrics.metrics.METRICS`)
@@ -225,12 +219,10 @@ class TaskData:
 
     @property
     def is_pair(self) -> bool:
-        """Whether each row has two texts."""
         return any(rows.pairs is not None for rows in self.splits.values())
 
     @property
     def has_columns(self) -> bool:
-        """Whether the rows have columns beside the text."""
         return any(rows.extra for rows in self.splits.values())
 
     def fingerprint(self) -> dict[str, str]:
@@ -252,14 +244,12 @@ def data_name(data: Mapping[str, Any]) -> str:
 
 
 def checked_texts(texts: Sequence[Any], what: str) -> tuple[str, ...]:
-    """Return the texts."""
     rows = tuple(texts)
     check_each(rows, what, lambda value: isinstance(value, str), "a text; fill gaps with '' or take these rows out")
     return rows
 
 
 def check_each(values: Sequence[Any], what: str, is_valid: Callable[[Any], bool], expected: str) -> None:
-    """Check all values."""
     wrong = [row for row, value in enumerate(values) if not is_valid(value)]
     if wrong:
         value = values[wrong[0]]

@@ -44,8 +44,6 @@ _TEXTS, _FEWEST, _LETTERS, _ENGLISH_SHARE = 200, 10, 12, 0.5
 
 @dataclass(frozen=True)
 class SplitReport:
-    """The statistics of one split."""
-
     rows: int  # all rows
     empty: int  # rows with a text that is empty or white space; the next three counts exclude them
     duplicates: int  # rows with exactly the text (or pair) of an earlier row of the split
@@ -90,7 +88,6 @@ def examine(
     max_length: int = 128,
     english_only: bool = False,
 ) -> DoctorReport:
-    """Examine all splits of a task."""
     keys = _keys(data.splits["train"], normalised) if "train" in data.splits else []
     first = {key: row for key, row in zip(reversed(keys), reversed(range(len(keys))), strict=True) if key is not None}
     lengths = token_lengths or {}
@@ -178,7 +175,6 @@ class _Split:
         return None if math.isnan(gap) else gap
 
     def report(self) -> SplitReport:
-        """Return the statistics."""
         labels, lengths, is_score = self.labels, self.lengths, self.space.task_type == "regression"
         guess = scores = tokens = None
         if labels is not None and is_score:

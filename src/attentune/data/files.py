@@ -150,7 +150,6 @@ def read_delimited(path: str | Path, dialect: Dialect, *, keep: Collection[str] 
 
 
 def holds_sheets(path: str | Path) -> bool:
-    """Whether a file of this name is a spreadsheet."""
     return Path(path).suffix.lower() in SPREADSHEETS
 
 

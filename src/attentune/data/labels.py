@@ -65,9 +65,7 @@ def found_separator(texts: Iterable[str], known: Collection[str] = ()) -> str | 
             if not distinct <= set(known) and 2 * len(every & set(known)) >= len(every):
                 return sign
             continue
-        counts: dict[str, int] = {}
-        for part in (part for own in parts.values() for part in own):
-            counts[part] = counts.get(part, 0) + 1
+        counts = Counter(part for own in parts.values() for part in own)
         recurring = [counts[part] > 1 for text in lists for part in parts[text]]
         if len(counts) < len(distinct) <= 4 * len(lists) and sum(recurring) >= 0.8 * len(recurring):
             return sign
@@ -120,13 +118,6 @@ def label_lists(table: Table, column: str, separator: str | None, known: Sequenc
     if not length:
         named = [None if own is None else tuple(dict.fromkeys(filter(None, own))) for own in rows]
         return LabelLists(named, columns if len(columns) > 1 else (), sign, found is not None, False)
-    if known and len(known) != length:
-        raise table.error(
-            next(row for row, own in enumerate(rows) if own is not None),
-            f"column {column!r} holds {length} zeros and ones in each row, expected one for each of the {len(known)}"
-            f" labels ({', '.join(map(quote, known[:10]))}). Give as many --label_names as there are places.",
-            LabelError,
-        )
     names = tuple(known) or tuple(f"label_{place}" for place in range(length))
     hot = [
         None if own is None else tuple(name for name, bit in zip(names, own, strict=True) if bit.lower() in _ONES)
@@ -141,19 +132,19 @@ def _vector_length(table: Table, column: str, rows: Sequence[list[str] | None], 
     if {"0", "1"} & set(known) or not all(name.lower() in _BITS for _, own in present for name in own):
         return 0
     lengths = {len(own) for _, own in present}
-    if len(lengths) == 1:
-        length = lengths.pop()
-        return length if length > 1 else 0
-    if any(len(set(own)) < len(own) for _, own in present):
-        first = len(present[0][1])
-        row, own = next((row, own) for row, own in present if len(own) != first)
-        raise table.error(
-            row,
-            f"column {column!r} holds {len(own)} zeros and ones, expected {first} as in the first row: one for each"
-            " label. Correct the row, or write the names of its labels.",
-            LabelError,
-        )
-    return 0
+    if max(lengths, default=0) < 2 or (len(lengths) > 1 and not any(len(set(own)) < len(own) for _, own in present)):
+        return 0
+    expected = len(known) or len(present[0][1])
+    for row, own in present:
+        if len(own) != expected:
+            raise table.error(
+                row,
+                f"column {column!r} holds {len(own)} zeros and ones, expected {expected}: one for each label"
+                f"{f' ({some_names(known)})' if known else ', as in the first row'}. Correct the row, write the names"
+                " of its labels, or give as many --label_names as there are places.",
+                LabelError,
+            )
+    return expected
 
 
 def _names_in(table: Table, row: int, column: str, cell: Any, separator: str) -> list[str]:
@@ -514,8 +505,6 @@ class ReadLabels(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelReader:
-    """Reads the labels of a column."""
-
     space: LabelSpace  # the labels
     values: Mapping[str, str] = field(default_factory=dict)  # maps values in the file to class names
     score_range: tuple[float, float] | None = None  # the lowest and highest valid score
@@ -524,7 +513,6 @@ class LabelReader:
     reading: str | None = None  # what several columns hold in the training rows; see `label_reading`
 
     def read(self, table: Table, column: str, *, is_test: bool = False) -> ReadLabels:
-        """Read the labels of all rows."""
         shares, has_sets = self._shares(table, column, self.left_out), self.space.is_multilabel
         sets = self._label_sets(table, column, shares)
         labels = [None if own is None else SEPARATOR.join(own) if has_sets else own[0] for own in sets]

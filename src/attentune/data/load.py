@@ -442,12 +442,10 @@ def with_calibration(data: TaskData, config: DataConfig, seed: int) -> TaskData:
 
 def _sampled(data: TaskData, config: DataConfig, seed: int) -> TaskData:
     limits = {"train": config.max_train_samples, "validation": config.max_eval_samples}
-    splits: dict[str, TextRows] = {}
-    notes = list(data.notes)
+    splits, notes = dict(data.splits), list(data.notes)
     for split, rows in data.splits.items():
         size = limits.get(split.split("_")[0])
         if size is None or size >= len(rows):
-            splits[split] = rows
             continue
         # All seeds are scored on the same rows, so that the tests of a comparison can pair them.
         key, drawn = (seed, f", seed {seed}") if split == "train" else (0, "")

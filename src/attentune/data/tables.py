@@ -120,7 +120,6 @@ class Table:
         return self.num_rows
 
     def take(self, rows: Sequence[int]) -> Table:
-        """Return the rows at these indices, in this order."""
         columns = {name: tuple(cells[row] for row in rows) for name, cells in self.columns.items()}
         lines = None if self.lines is None else tuple(self.lines[row] for row in rows)
         return replace(self, columns=columns, lines=lines, num_rows=len(rows))

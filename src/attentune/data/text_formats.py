@@ -231,8 +231,6 @@ _ID = re.compile(r"\S*\d\S*")
 
 @dataclass(frozen=True)
 class Dialect:
-    """The format of a delimited file."""
-
     delimiter: str = ","  # the separator of fields
     # "csv" (fields may be quoted, with doubled quotes inside) or "none" (quotes are plain characters, as in the files
     # of GLUE).
@@ -303,14 +301,12 @@ def _is_text_encoding(name: str) -> bool:
 
 
 def named_columns(config: DataConfig) -> set[str]:
-    """Return the columns that the settings name."""
     names = (config.text_column, config.text_pair_column, config.label_column, config.id_column)
     parts = f"{config.label_column or ''},{config.text_column or ''}".split(",")  # several columns
     return {name for name in (*names, *(part.strip(' []"') for part in parts)) if name}
 
 
 def find_dialect(head: bytes, kind: str, config: DataConfig) -> Dialect:
-    """Find the dialect of a file from its first bytes."""
     given = _given_delimiter(config)
     if given is not None and (len(given) != 1 or given in '"\r\n'):
         raise ConfigError(

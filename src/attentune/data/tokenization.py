@@ -22,8 +22,6 @@ _WINDOW_BATCHES = 64
 
 @dataclass(frozen=True)
 class Batch:
-    """A padded batch."""
-
     inputs: dict[str, torch.Tensor]  # input_ids, attention_mask and, if the encoder has them, token_type_ids,
     samples: np.ndarray  # (B,) the indices of the rows in the plan of the epoch (in evaluation: in the split)
     tokens: int  # the number of tokens without padding
@@ -161,7 +159,6 @@ class Features:
         return slice(int(self.starts[index]), int(self.starts[index + 1]))
 
     def non_special_positions(self, index: int) -> np.ndarray:
-        """Return the positions of the non-special tokens in row `index`, ascending."""
         return np.flatnonzero(~self.special[self.row(index)])
 
 

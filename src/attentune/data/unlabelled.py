@@ -28,15 +28,13 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import (
     ENDINGS,
     PARQUET,
-    STANDARD_INPUT,
-    copied_input,
     kind_of,
     read_chunks,
     read_stream,
 )
 from attentune.data.labels import LabelReader
 from attentune.data.tables import BLOCK, BLOCK_ROWS, CHUNK, IDS, WHOLE, ChunkLimit, Table
-from attentune.data.text_formats import check_file, unpacked
+from attentune.data.text_formats import unpacked
 from attentune.errors import DataError
 from attentune.io.urls import StoredFile, find_files, is_url
 
@@ -55,7 +53,6 @@ class RowChunks:
 
     @classmethod
     def of(cls, rows: TextRows) -> RowChunks:
-        """Wrap rows in memory as one chunk."""
         return cls(len(rows), lambda: iter([rows]))
 
 
@@ -121,24 +118,7 @@ def _tables(source: str | Table, limit: ChunkLimit, config: DataConfig) -> Calla
     """Return what reads the tables of a source, with the columns to keep, again and again."""
     if isinstance(source, Table):
         return lambda _: iter([source])
-    before = _state(source)
-
-    def tables(keep: Sequence[str] | None) -> Iterator[Table]:
-        for table in read_chunks(source, keep=keep, limit=limit, config=config):
-            if _state(source) != before:
-                raise _changed(source)
-            yield table
-
-    return tables
-
-
-def _state(path: str) -> tuple[int, int, int]:
-    facts = (copied_input() if path == STANDARD_INPUT else check_file(path)).stat()
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns
-
-
-def _changed(path: str) -> DataError:
-    return DataError("has changed while it was read. Start again when nothing writes to it.", path=path)
+    return lambda keep: read_chunks(source, keep=keep, limit=limit, config=config)
 
 
 def _rows(
@@ -228,8 +208,6 @@ def _checked(
 
 @dataclass(frozen=True)
 class Source:
-    """A file of rows."""
-
     file: StoredFile
     kind: str  # the ending of its name without ".gz"
     config: DataConfig
@@ -254,7 +232,7 @@ class Source:
                     first = place + len(table)
             if first >= end:
                 return
-        raise _changed(self.file.path)
+        raise DataError("has changed while it was read. Start again when nothing writes to it.", path=self.file.path)
 
     def _tables(self, keep: Sequence[str]) -> Iterator[Table]:
         path, size = self.file.path, self.file.bytes
@@ -271,7 +249,6 @@ class Source:
 
 
 def find_sources(pattern: str, config: DataConfig) -> list[Source]:
-    """Find the files of a path, URL, pattern or folder."""
     # Spreadsheets are taken where they are named, but are left out of a folder.
     files = find_files(pattern, ENDINGS)
     sources = [Source(file, kind_of(file.path, config), config) for file in files]

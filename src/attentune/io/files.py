@@ -40,7 +40,6 @@ class FileLock:
         return True
 
     def free(self) -> None:
-        """Release the lock if this object holds it."""
         self._lock.release(force=True)
 
     def is_held(self) -> bool:
@@ -186,9 +185,9 @@ def read_text(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> str:
         return file.read()
 
 
-def read_json(path: str | Path, max_bytes: int = _MAX_TEXT_BYTES) -> Any:
+def read_json(path: str | Path) -> Any:
     """Read a JSON file from an untrusted source."""
-    return parse_json(read_text(path, max_bytes))
+    return parse_json(read_text(path))
 
 
 def parse_json(text: str) -> Any:
@@ -220,7 +219,6 @@ def sync_file(path: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -253,11 +251,11 @@ def verify_manifest(folder: Path, needed: Iterable[str] = ()) -> str | None:
         return f"{MANIFEST} cannot be read ({type(error).__name__})"
 
 
-def check_new_folder(folder: Path, setting: str = "--output_dir") -> None:
+def check_new_folder(folder: Path) -> None:
     """Check that a folder is missing or empty."""
     with storage_errors(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"{setting}: {folder} exists and is not empty; name another or remove it.")
+            raise ConfigError(f"--output_dir: {folder} exists and is not empty; name another or remove it.")
 
 
 @contextlib.contextmanager

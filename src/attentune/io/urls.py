@@ -20,8 +20,6 @@ _BUFFER_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file to read."""
-
     path: str  # its absolute path, or its URL
     bytes: int
     modified: str  # changes when the file is written again: a time, or a hash of the object store
@@ -66,7 +64,6 @@ def find_files(pattern: str, endings: Collection[str]) -> list[StoredFile]:
 
 
 def is_there(path: str) -> bool:
-    """Return whether a file exists now."""
     system, place = _file_system(path)
     with _reading(path):
         system.invalidate_cache(system._parent(place))

@@ -59,7 +59,6 @@ def score_rows(rows: TextRows, predictions: np.ndarray) -> tuple[PhenomenonScore
 def score_phenomena(
     labels: np.ndarray, predictions: np.ndarray, phenomena: dict[str, tuple[frozenset[str], ...]]
 ) -> tuple[PhenomenonScore, ...]:
-    """Score predictions on all rows, by category, and by phenomenon."""
     classes = int(max(labels.max(), predictions.max())) + 1
 
     def score(category: str | None, phenomenon: str | None, chosen: Sequence[bool] | np.ndarray) -> PhenomenonScore:
@@ -81,8 +80,6 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class SiteFile:
-    """One prediction file of a GLUE submission."""
-
     name: str  # the file name that the GLUE site expects, without its extension
     task: str  # the built-in task whose rows are predicted
     split: str  # the split of that task
@@ -114,8 +111,6 @@ _TASKS = tuple(dict.fromkeys(file.trained_on for file in SITE_FILES))
 
 @dataclass(frozen=True)
 class Submission:
-    """The files of a GLUE submission."""
-
     contents: Mapping[str, str]  # the TSV text of each file, by file name, in the order of `SITE_FILES`
     runs: Mapping[str, str | None]  # the run folder that predicted each file, by file name
     missing: tuple[str, ...] = ()  # the names of required files that are not in the submission

@@ -57,8 +57,6 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class HansRun:
-    """One scored run."""
-
     run: str  # the run folder
     name: str  # a short unique name: the last parts of the folder's path (see `short_names`)
     method: str  # the name in tables; runs of the same method are averaged
@@ -83,8 +81,6 @@ class HansLine:
 
 @dataclass(frozen=True)
 class HansReport:
-    """The result of `score_hans`."""
-
     data: str  # the data file
     # rows, rows_in_file: the number of scored rows and of rows in the file.
     rows: int
