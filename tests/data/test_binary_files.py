@@ -211,7 +211,7 @@ def test_a_sheet_is_read_by_its_name(tmp_path):
         ([], None, "has no rows"),
         ([["text", "label"]], None, "a header but no rows"),
         ([["text", "text"], ["a", "b"]], 1, "'text' more than once"),
-        ([["text", "label"], ["a", "b"], [], ["c", "d"]], 3, "an empty row between rows"),
+        ([["text", "label"], ["a", "b"], [], ["c", "d"]], 3, "a blank line between rows"),
     ],
 )
 def test_a_bad_sheet_is_refused(tmp_path, rows, line, says):

@@ -135,7 +135,7 @@ def test_broken_rows_of_qqp_are_left_out_and_said(tmp_path):
     write(tmp_path / "QQP/dev.tsv", head + "8\t1\t2\tA?\tB?\t1\n")
     data = load("qqp", tmp_path)
     assert data.splits["train"].ids == ("5", "7")
-    assert any("train.tsv: 1 row was left out for missing or extra fields (line 3)" in note for note in data.notes)
+    assert any("train.tsv: left out for missing or extra fields: line 3." in note for note in data.notes)
 
 
 def test_published_sick_with_windows_line_ends(tmp_path):

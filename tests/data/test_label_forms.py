@@ -188,7 +188,7 @@ def test_many_absent_labels_are_one_finding(tmp_path):
     found = [finding.message for finding in report.findings if finding.kind == "missing-class"]
     assert found == [
         "train: all rows have the label 'all'.",
-        "validation: no row has 58 of the 61 labels ('n0', 'n10', 'n11', ...).",
+        "validation: no row has 58 of the 61 labels ('n0', 'n10', 'n11', and 55 more).",
     ]
     assert max(map(len, full_lines(report))) < 300
     assert "61 labels, any number per row (all, n0, n1, ...)" in full_lines(report)[0]
@@ -215,15 +215,7 @@ def test_several_columns_in_test_files(tmp_path):
 # --- columns that do not exist
 
 
-def test_a_wrong_column_is_answered_with_the_likely_one(tmp_path):
-    texts = [f"a visit that was {row} times as warm" for row in range(20)]
-    train = write(tmp_path / "t.csv", text=texts, stimmung=["a", "b"] * 10)
-    renamed = Path(train).read_text().replace("text,", "bemerkung,", 1)
-    Path(train).write_text(renamed)
-    with pytest.raises(DataError, match=r"no column 'mood'. Did you mean 'stimmung'\? Columns here: 'bemerkung'"):
-        whole(train, label_column="mood")
-    with pytest.raises(DataError, match=r"no column 'body'. Did you mean 'bemerkung'\?"):
-        whole(train, label_column="stimmung", text_column="body")
+def test_a_wrong_column_is_answered_with_the_usual_one(tmp_path):
     usual = write(tmp_path / "u.csv", label=["a", "b"] * 10)
     with pytest.raises(DataError, match=r"no column 'mood'. Did you mean 'label'\?"):
         whole(usual, label_column="mood")

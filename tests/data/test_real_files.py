@@ -161,7 +161,7 @@ def test_a_repeated_header_is_told_and_can_be_left_out(tmp_path, kind):
     else:
         write(path, "\n".join(lines("\t" if kind == "tsv" else ",", texts, labels)))
     place = {"jsonl": "line 13", "json": "line 1", "parquet": "row 12"}.get(kind, "line 14")
-    assert f"{place} repeats the names of the columns and is read as a row" in notes_of(path)
+    assert f"the names of the columns are repeated in {place}, which is read as a row" in notes_of(path)
     told = notes_of(path, skip_broken_rows=True)
     assert "1 row is left out" in told
     assert "2 classes" in told
@@ -172,7 +172,7 @@ def test_a_repeated_header_is_told_and_can_be_left_out(tmp_path, kind):
 @pytest.mark.parametrize("again", ["\ufefftext,label", "Text, Label"])
 def test_a_header_that_is_written_otherwise_is_told_too(tmp_path, again):
     path = write(tmp_path / "rows.csv", "\n".join([*lines(","), again, *lines(",")[1:]]))
-    assert "line 26 repeats the names of the columns" in notes_of(path)
+    assert "the names of the columns are repeated in line 26" in notes_of(path)
 
 
 @pytest.mark.parametrize(("kind", "mark"), [("csv", "|"), ("csv", ","), ("tsv", "\t"), ("csv.gz", ";")])
@@ -186,7 +186,7 @@ def test_all_broken_rows_are_told_and_can_be_left_out(tmp_path, kind, mark):
         read_table(path, config=DataConfig(delimiter=mark))
     message = str(caught.value)
     assert message.startswith(f"{path}:7: 3 fields, expected 2 (text, label). 18 rows have another number of fields")
-    assert "lines 11 (3), 14 (3), 17 (3), 20 (3), ..." in message
+    assert "lines 11 (3), 14 (3), 17 (3), 20 (3), and 13 more" in message
     assert "--skip_broken_rows" in message
     told = notes_of(path, delimiter=mark, skip_broken_rows=True)
     assert "18 rows are left out, line 7 (3 fields, expected 2), 11" in told

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from attentune.config import ModelConfig
 from attentune.data import tokenization as features_module
+from attentune.data.tables import ChunkLimit
 from attentune.data.tokenization import (
     bucketed_order,
     budget_order,
@@ -82,8 +83,7 @@ def test_spans_lie_under_the_tokens_that_the_model_sees(tokenizers, family, max_
 def test_chunks_change_nothing(tokenizers, monkeypatch):
     whole = encode_rows(rows_of(TEXTS, PAIRS), tokenizers["bert"], max_length=16)
     for rows, characters in ((1, 99), (4, 1 << 20), (len(TEXTS), 1), (100, 1), (100, 120), (100, 1 << 20)):
-        monkeypatch.setattr(features_module, "_CHUNK_ROWS", rows)
-        monkeypatch.setattr(features_module, "_CHUNK_CHARACTERS", characters)
+        monkeypatch.setattr(features_module, "_CHUNK", ChunkLimit(rows, characters))
         part = encode_rows(rows_of(TEXTS, PAIRS), tokenizers["bert"], max_length=16)
         for name in ("ids", "type_ids", "special", "starts", "full_lengths"):
             assert np.array_equal(getattr(part, name), getattr(whole, name))

@@ -94,7 +94,7 @@ def test_what_is_no_data_frame_and_one_without_rows_or_with_twins_is_refused(rev
         attentune.train("reviews.csv")
     with pytest.raises(AttentuneError, match="data frame: has no rows"):
         attentune.train(reviews[:0])
-    with pytest.raises(AttentuneError, match="columns text occur more than once"):
+    with pytest.raises(AttentuneError, match="names 'text' more than once"):
         attentune.train(pandas.concat([reviews, reviews], axis=1)[["label", "text"]].iloc[:, [0, 2, 3]])
 
 

@@ -1,5 +1,6 @@
 """Readers of Parquet and spreadsheets, with size limits: a few kilobytes can unpack to terabytes."""
 
+import itertools
 import json
 import math
 import os
@@ -7,14 +8,23 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
-from attentune.data.tables import LABELS, TEXT_PAIRS, TEXTS, WHOLE, ChunkLimit, Table, as_cell, in_chunks
-from attentune.data.text_files import check_header, numbered_names
-from attentune.data.text_formats import MAX_BYTES, SNIFFED_BYTES, check_no_page, check_ratio, has_header, named_columns
+from attentune.data.tables import LABELS, TEXT_PAIRS, TEXTS, WHOLE, ChunkLimit, Table, as_cell, check_names, in_chunks
+from attentune.data.text_files import parse_records
+from attentune.data.text_formats import (
+    MAX_BYTES,
+    SNIFFED_BYTES,
+    Dialect,
+    check_no_page,
+    check_ratio,
+    has_header,
+    named_columns,
+)
 from attentune.errors import DataError
 from attentune.plugins import require_extra
 
@@ -44,7 +54,8 @@ def parse_parquet(
             columns = dict(zip(selected, zip(*cells, strict=True), strict=True)) if selected else {}
             return Table(str(path), names, columns, len(cells), first_row=first_row)
 
-        yield from in_chunks(_parquet_rows(file, path, selected, file_bytes, max_bytes), limit, table)
+        empty = DataError("holds columns but no rows. Add rows.", path=path)
+        yield from in_chunks(_parquet_rows(file, path, selected, file_bytes, max_bytes), limit, table, empty=empty)
     except (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"not a whole Parquet file ({reason}). Write it again.", path=path) from error
@@ -57,13 +68,7 @@ def _opened(source: Any, path: str | Path, keep: Collection[str] | None) -> Any:
 
     file = pq.ParquetFile(source)
     names = file.schema_arrow.names
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise DataError(
-            f"names {', '.join(map(repr, repeated))} more than once. Give each column its own name.", path=path
-        )
-    if file.metadata.num_rows == 0:
-        raise DataError("holds columns but no rows. Add rows.", path=path)
+    check_names(names, path)
     kinds = {field.name: field.type for field in file.schema_arrow if keep is None or field.name in keep}
     texts = [name for name, kind in kinds.items() if pa.types.is_string(kind) or pa.types.is_large_string(kind)]
     return pq.ParquetFile(source, read_dictionary=texts)
@@ -123,8 +128,11 @@ def parse_spreadsheet(path: Path, config: DataConfig) -> Table:
     name = _likely(sheets, filled, named_columns(config)) if sheet is None else sheet
     is_guess = sheet is None and len(filled) > 1
     note = f"{path}: the sheet {name!r} is read, of {', '.join(map(repr, filled))}; --sheet names another."
-    notes = (note,) if is_guess else ()
-    return _table(sheets[name], path, notes, config)
+    rows = [(line, row if any(row) else []) for line, row in enumerate(sheets[name], start=1)]
+    records = itertools.dropwhile(lambda record: not record[1], rows)
+    dialect = Dialect(has_header=has_header(next(row for _, row in rows if row), config))
+    (table,) = parse_records(records, path, dialect)
+    return replace(table, notes=(note,) if is_guess else ())
 
 
 def _likely(sheets: Mapping[str, list[list[str]]], filled: Sequence[str], columns: Collection[str]) -> str:
@@ -135,27 +143,6 @@ def _likely(sheets: Mapping[str, list[list[str]]], filled: Sequence[str], column
     with_text = [name for name in filled if lower[name] & {*TEXTS, *pairs}]
     wanted = [name for name in filled if columns and headers[name].issuperset(columns)]
     return (wanted or [name for name in with_text if lower[name] & {*LABELS}] or with_text or filled)[0]
-
-
-def _table(rows: list[list[str]], path: Path, notes: tuple[str, ...], config: DataConfig) -> Table:
-    while not any(rows[-1]):
-        rows.pop()
-    top = next(number for number, row in enumerate(rows) if any(row))
-    with_header = has_header(rows[top], config)
-    if not with_header:
-        rows.insert(top, list(numbered_names(len(rows[top]))))
-    header, body = check_header(top + 1, rows[top], path), rows[top + 1 :]
-    if not body:
-        raise DataError("holds a header but no rows. Add rows below it.", path=path)
-    first = top + 2 if with_header else top + 1
-    for line, row in enumerate(body, start=first):
-        if not any(row):
-            raise DataError("an empty row between rows, expected a row. Delete it.", path=path, line=line)
-    places = {name: place for place, name in enumerate(header) if name}
-    columns = {name: tuple(row[place] for row in body) for name, place in places.items()}
-    lines = tuple(range(first, first + len(body)))
-    names = tuple(filter(None, header))
-    return Table(str(path), names, columns, len(body), lines, notes=notes, names_from_row=with_header)
 
 
 def _sheets(path: Path) -> dict[str, list[list[str]]]:

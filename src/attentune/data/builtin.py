@@ -17,7 +17,7 @@ from attentune.data.columns import Columns, read_rows
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.files import read_delimited
 from attentune.data.labels import LabelReader, check_same_labels, left_out_labels, parse_number
-from attentune.data.tables import IDS, Table
+from attentune.data.tables import IDS, Table, listed
 from attentune.data.text_files import Dialect
 from attentune.errors import ConfigError, DataError
 
@@ -154,9 +154,8 @@ def _read_split(spec: TaskSpec, name: str, path: Path, reader: LabelReader) -> t
             require_column(table, column, spec)
     notes = []
     if table.left_out:
-        lines = ", ".join(str(line) for line, _, _ in table.left_out[:5]) + (", ..." if len(table.left_out) > 5 else "")
-        rows = "1 row was" if len(table.left_out) == 1 else f"{len(table.left_out)} rows were"
-        notes.append(f"{table.source}: {rows} left out for missing or extra fields (line {lines}).")
+        lines = listed(line for line, _, _ in table.left_out)
+        notes.append(f"{table.source}: left out for missing or extra fields: line {lines}.")
     if spec.drop_unlabelled and not is_test:
         reader = replace(reader, left_out=("", *left_out_labels(spec.label_names, ())))
     columns = Columns(split.text, split.pair, label, split.id)

@@ -28,6 +28,7 @@ from attentune.data.tables import (
     columns_of,
     columns_setting,
     find_columns,
+    listed,
     no_content,
     quote,
 )
@@ -113,8 +114,8 @@ def require(names: Sequence[str], column: str, source: str, setting: str) -> str
     if not near and (usual := _first(wanted, names)) is not None:
         near = f" Did you mean {usual!r}?"
     raise DataError(
-        f"there {'is no column' if len(lacking) == 1 else 'are no columns'} {_listed(lacking)}.{near}"
-        f" Columns here: {_listed(names)}. Name the right one with {setting}.{separator_hint(names)}",
+        f"there {'is no column' if len(lacking) == 1 else 'are no columns'} {listed(map(repr, lacking), 30)}.{near}"
+        f" Columns here: {listed(map(repr, names), 30)}. Name the right one with {setting}.{separator_hint(names)}",
         path=source,
     )
 
@@ -231,7 +232,7 @@ def _by_content(what: str, taken: Collection[str | None], table: Table, note: st
     elif refused:
         why = f" or by what it holds ({'; '.join(f'{name!r} {reason}' for name, reason in refused.items())})"
     raise DataError(
-        f"no column looks like the {what} by its name{why}. Columns here: {_listed(table.names)}. Name it"
+        f"no column looks like the {what} by its name{why}. Columns here: {listed(map(repr, table.names), 30)}. Name it"
         f" with --{what}_column.{several}{separator_hint(table.names)}",
         path=table.source,
     )
@@ -241,11 +242,6 @@ def _first(wanted: Sequence[str], names: Sequence[str]) -> str | None:
     """Return the first wanted name that exists, ignoring case."""
     by_lower = {name.lower(): name for name in reversed(names)}
     return next((by_lower[name] for name in wanted if name in by_lower), None)
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, names[:30]))
-    return f"{shown}, and {len(names) - 30} more" if len(names) > 30 else shown
 
 
 def row_ids(table: Table, column: str | None, *, strict: bool = True) -> tuple[tuple[str, ...], str | None]:
@@ -354,7 +350,7 @@ def check_columns(columns: Columns, names: Sequence[str], source: str) -> None:
             near = did_you_mean(name, names)
             raise DataError(
                 f"there is no column {name!r}, which is read beside the text (--extra_columns).{near} Columns here:"
-                f" {_listed(names)}. Rename one to {name!r}, or add it; its cells may be empty.",
+                f" {listed(map(repr, names), 30)}. Rename one to {name!r}, or add it; its cells may be empty.",
                 path=source,
             )
 
@@ -498,7 +494,7 @@ def header_note(table: Table, config: DataConfig) -> str | None:
         return None
     return (
         f"{table.source}: the first line is read as the names of columns, but may be a row:"
-        f" {_shown(table)}. If it is one, give --no_header."
+        f" {listed(map(quote, table.names))}. If it is one, give --no_header."
     )
 
 
@@ -527,11 +523,8 @@ def _header_sign(name: str, cells: Sequence[Any]) -> str:
 
 def header_error(table: Table) -> DataError:
     return DataError(
-        f"the first line is read as the names of columns, but reads like a row: {_shown(table)}. {_CURE}",
+        f"the first line is read as the names of columns, but reads like a row: {listed(map(quote, table.names))}."
+        f" {_CURE}",
         path=table.source,
         line=None if table.lines is None else max(1, table.lines[0] - 1),
     )
-
-
-def _shown(table: Table) -> str:
-    return ", ".join(quote(name) for name in table.names[:5]) + (", ..." if len(table.names) > 5 else "")

@@ -16,7 +16,7 @@ from attentune.data.cues import Cue, find_cues, ignore_flag
 from attentune.data.dataset import Finding, TaskData, TextRows, shown_label, some_names
 from attentune.data.labels import NO_LABEL, found_separator, label_key, parse_number
 from attentune.data.splits import normalised
-from attentune.data.tables import quote
+from attentune.data.tables import listed, quote
 from attentune.stats.power import (
     DEFAULT_CORRELATION,
     DEFAULT_DISAGREEMENT,
@@ -248,10 +248,6 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
-def _examples(labels: Sequence[str]) -> str:
-    return ", ".join(map(quote, labels[:3])) + (", ..." if len(labels) > 3 else "")
-
-
 # The checks. Each yields what it finds in a split: level, sentence without the split's name, cure, examples.
 _Found = Iterator[tuple[str, str, str, Sequence[str]]]
 
@@ -337,7 +333,7 @@ def _missing_class(split: _Split) -> _Found:
         if labels:
             it, what = "it", f"the label {labels[0]!r}"
             if len(labels) > 1:
-                it, what = "them", f"{len(labels)} of the {len(counts)} labels ({_examples(labels)})"
+                it, what = "them", f"{len(labels)} of the {len(counts)} labels ({listed(map(quote, labels), 3)})"
             level, cure = "note", f"Add rows of {it} if that matters: here such predictions cannot be evaluated."
             if split.name == "train":
                 level = "warning"

@@ -15,7 +15,7 @@ import numpy as np
 from attentune.config.parse import did_you_mean
 from attentune.config.schema import DataConfig
 from attentune.data.dataset import SEPARATOR, LabelSpace, shown_label, some_names
-from attentune.data.tables import Table, as_cell, columns_of, quote
+from attentune.data.tables import Table, as_cell, columns_of, listed, quote
 from attentune.errors import ConfigError, DataError, LabelError
 
 LabelSet = tuple[str, ...]
@@ -570,12 +570,11 @@ class LabelReader:
         counts = Counter(label for own in sets for label in own or () if label not in known)
         if not counts:
             return None
-        listed = [
+        read = (
             f"{_shown(label)} is read as {_shown(self.space.names[ids[label]])} ({count:,} row{'s' * (count > 1)})"
-            for label, count in list(counts.items())[:3]
-        ]
-        more = f", and {len(counts) - 3} more" if len(counts) > 3 else ""
-        return f"{table.source}: {', '.join(listed)}{more}: equal except for invisible characters or zeros."
+            for label, count in counts.items()
+        )
+        return f"{table.source}: {listed(read, 3)}: equal except for invisible characters or zeros."
 
     def _is_missing(self, label: str | None, *, is_test: bool) -> bool:
         if not label or not plain_label(label):
@@ -601,15 +600,13 @@ class LabelReader:
             return ids
         names, ordered = self.space.names, sorted(first.items(), key=lambda item: item[1])
         near = {label: did_you_mean(label[:100], [name[:100] for name in names]) for label, _ in ordered[:10]}
-        listed = [
-            f"{quote(label)} (first at {table.place(row)}{'.' + near[label] if near[label] else ''})"
-            for label, row in ordered[:10]
+        unknown = [
+            f"{quote(label)} (first at {table.place(row)}{'.' + near[label] if near.get(label) else ''})"
+            for label, row in ordered
         ]
-        more = f" and {len(ordered) - 10} more" if len(ordered) > 10 else ""
-        valid = ", ".join(map(quote, names[:30])) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
         message = (
-            f"unknown labels: {'; '.join(listed)}{more}. Known: {valid}. Correct the rows (or label_names, where"
-            " given), add training rows of these, or leave such rows out with --ignore_labels."
+            f"unknown labels: {listed(unknown, 10)}. Known: {listed(map(quote, names), 30)}. Correct the rows (or"
+            " label_names, where given), add training rows of these, or leave such rows out with --ignore_labels."
         )
         raise table.error(ordered[0][1], message, LabelError)
 
@@ -664,9 +661,8 @@ def parse_number(text: str) -> float | None:
 
 def _no_label(labels: Sequence[Any], table: Table, column: str) -> DataError:
     missing = [row for row, label in enumerate(labels) if label is None]
-    shown = ", ".join(str(row if table.lines is None else table.lines[row]) for row in missing[1:5])
-    end = f"{'row' if table.lines is None else 'line'} {shown}{', ...' if len(missing) > 5 else ''}"
-    more = f", and in {len(missing) - 1:,} more rows ({end})" if len(missing) > 1 else ""
+    what, places = ("row", missing) if table.lines is None else ("line", [table.lines[row] for row in missing])
+    more = f", and in {len(missing) - 1:,} more rows ({what} {listed(places[1:])})" if len(missing) > 1 else ""
     return table.error(
         missing[0],
         f"column {', '.join(map(repr, columns_of(column)))} has no label here{more}, expected one in each row."

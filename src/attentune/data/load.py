@@ -34,7 +34,7 @@ from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData, TextRows, 
 from attentune.data.files import holds_sheets, read_table
 from attentune.data.labels import decide_task_type, find_space, label_reading, left_out_labels, task_type_doubt
 from attentune.data.splits import fold_rows, split_rows, stratified_sample
-from attentune.data.tables import Table, as_cell
+from attentune.data.tables import Table, as_cell, check_names, listed
 from attentune.data.unlabelled import known_columns
 from attentune.errors import ConfigError, DataError, LabelError, StorageError
 from attentune.io.files import write_text
@@ -221,8 +221,7 @@ def check_shown(config: DataConfig, reader: str) -> None:
 def frame_table(frame: Any) -> Table:
     """Return the table of a data frame, with missing values as null."""
     names = tuple(map(str, frame.columns))
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise DataError(f"the columns {', '.join(repeated)} occur more than once. Rename them.", path=FRAME)
+    check_names(names, FRAME)
     if not len(frame):
         raise DataError("has no rows. Add rows.", path=FRAME)
     columns = {
@@ -463,12 +462,10 @@ def without_broken_rows(table: Table, labels: Sequence[str], *, is_skipped: bool
     if not is_skipped:
         if not reasons:
             return table, ()
-        count = len(reasons)
-        shown = ", ".join(str(places[row]) for row in list(reasons)[:5]) + (", ..." if count > 5 else "")
+        shown = listed(places[row] for row in reasons)
         return table, (
-            f"{table.source}: {f'{count} {what}s:' if count > 1 else what} {shown} repeat{'s' * (count == 1)} the names"
-            f" of the columns and {'is read as a row' if count == 1 else 'are read as rows'}. If files were put"
-            " together, --skip_broken_rows leaves them out.",
+            f"{table.source}: the names of the columns are repeated in {what} {shown}, which is read as a row. If files"
+            " were put together, --skip_broken_rows leaves such rows out.",
         )
     given = [table.columns[name] for name in labels if name in table.columns]
     for row, cells in enumerate(zip(*given, strict=True)):
@@ -480,7 +477,7 @@ def without_broken_rows(table: Table, labels: Sequence[str], *, is_skipped: bool
         # Rows none of which has a label stay, so that they are refused.
         return table, ()
     kept = table.take([row for row in range(len(table)) if row not in reasons])
-    few = ", ".join(f"{line} ({reason})" for line, reason, _ in left_out[:5]) + (", ..." if len(left_out) > 5 else "")
+    few = listed(f"{line} ({reason})" for line, reason, _ in left_out)
     count_text = "1 row is" if len(left_out) == 1 else f"{len(left_out):,} rows are"
     where = f"; written to {_written(table, what, left_out)}" if Path(table.source).is_file() else ""
     return replace(kept, left_out=()), (f"{table.source}: {count_text} left out, {what} {few}{where}.",)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, TypeVar
 
 from attentune.errors import DataError
@@ -183,6 +184,12 @@ def quote(text: str, limit: int = 60) -> str:
     return whole if len(whole) <= limit else f"{whole[: limit - 20]}...{whole[-10:]} ({len(text)} characters)"
 
 
+def listed(items: Iterable[object], most: int = 5) -> str:
+    """Join the first items for a message, and say how many more there are."""
+    texts = list(map(str, items))
+    return ", ".join(texts[:most]) + (f", and {len(texts) - most:,} more" if len(texts) > most else "")
+
+
 def visible(text: str, *, one_line: bool = False) -> str:
     """Replace control characters by visible symbols, so that a terminal does not execute them."""
     shown = text.replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROL_PICTURES)
@@ -210,7 +217,15 @@ def _is_clean(text: str) -> bool:
     return True
 
 
+def check_names(names: Sequence[str], source: str | Path, *, line: int | None = None, cure: str = "") -> None:
+    """Check that no two columns have the same name."""
+    if repeated := sorted({name for name in names if name and names.count(name) > 1}):
+        shown = ", ".join(map(repr, repeated))
+        raise DataError(f"names {shown} more than once. Give each column its own name{cure}.", path=source, line=line)
+
+
 Row = TypeVar("Row")
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -233,19 +248,19 @@ BLOCK = ChunkLimit(BLOCK_ROWS, 1 << 23, BLOCK_ROWS)
 def in_chunks(
     rows: Iterable[tuple[Row, int]],
     limit: ChunkLimit,
-    build: Callable[[list[Row], int], Table],
+    build: Callable[[list[Row], int], Part],
     *,
     empty: DataError | None = None,
-) -> Iterator[Table]:
-    """Yield tables of consecutive rows as the limit allows; `build` gets rows and the number of the first one."""
+) -> Iterator[Part]:
+    """Yield parts of consecutive rows as the limit allows; `build` gets rows and the number of the first one."""
     chunk: list[Row] = []
     characters, done = 0, 0
     for number, (row, size) in enumerate(rows):
         is_full = len(chunk) >= limit.rows or characters + size > limit.characters or number % limit.block == 0
         if chunk and is_full:
-            table, done = build(chunk, done), done + len(chunk)
-            chunk, characters = [], 0  # before the table is used, so that rows are not held twice
-            yield table
+            part, done = build(chunk, done), done + len(chunk)
+            chunk, characters = [], 0  # before the part is used, so that rows are not held twice
+            yield part
         chunk.append(row)
         characters += size
     if chunk:

@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from attentune.data.tables import CONVENTIONAL, WHOLE, ChunkLimit, Table, as_cell, in_chunks
+from attentune.data.tables import CONVENTIONAL, WHOLE, ChunkLimit, Table, as_cell, check_names, in_chunks, listed
 from attentune.data.text_formats import Dialect, RowShapes, csv_records
 from attentune.errors import DataError
 
@@ -28,9 +28,22 @@ def parse_delimited(
     limit: ChunkLimit = WHOLE,
 ) -> Iterator[Table]:
     """Parse the lines of a file; yields one table per chunk."""
-    swallowed, left_out = list[str](), list[tuple[int, str, Any]]()
-    records = _without_blank_end(_records(lines, path, dialect, swallowed), path)
-    header, records = _header(records, path, dialect)
+    swallowed = list[str]()
+    for table in parse_records(_records(lines, path, dialect, swallowed), path, dialect, keep, limit):
+        yield replace(table, notes=(_swallowed_note(swallowed, path),)) if swallowed else table
+        swallowed.clear()
+
+
+def parse_records(
+    records: Iterator[tuple[int, list[str]]],
+    path: str | Path,
+    dialect: Dialect,
+    keep: Collection[str] | None = None,
+    limit: ChunkLimit = WHOLE,
+) -> Iterator[Table]:
+    """Parse records with their lines, in which a blank line has no fields; yields one table per chunk."""
+    left_out = list[tuple[int, str, Any]]()
+    header, records = _header(_without_blank_end(records, path), path, dialect)
     wanted = [place for place, name in enumerate(header) if name and (keep is None or name in keep)]
     names = tuple(name for name in header if name)
 
@@ -38,20 +51,9 @@ def parse_delimited(
         lines, records = zip(*rows, strict=True)
         cells = list(zip(*records, strict=True)) if wanted else []
         columns = {header[place]: column for place, column in zip(wanted, cells, strict=True)}
-        made = Table(
-            str(path),
-            names,
-            columns,
-            len(rows),
-            lines,
-            first_row=first_row,
-            left_out=tuple(left_out),
-            notes=(_swallowed_note(swallowed, path),) if swallowed else (),
-            names_from_row=dialect.header is None and dialect.has_header,
-        )
-        swallowed.clear()
+        made = Table(str(path), names, columns, len(rows), lines, left_out=tuple(left_out), first_row=first_row)
         left_out.clear()
-        return made
+        return replace(made, names_from_row=dialect.header is None and dialect.has_header)
 
     rows = _rows(records, header, wanted, left_out, path, dialect)
     empty = DataError("holds a header but no rows. Add rows below it.", path=path)
@@ -114,9 +116,8 @@ def _records(
 
 
 def _swallowed_note(spans: Sequence[str], path: str | Path) -> str:
-    more = f" and {len(spans) - 5} more places" if len(spans) > 5 else ""
     return (
-        f"{path}: the lines {', '.join(spans[:5])}{more} are one row each, as a double quote holds them together, but"
+        f"{path}: the lines {listed(spans)} are one row each, as a double quote holds them together, but"
         " each line looks like a row. If it is one, double that quote or take it out."
     )
 
@@ -139,37 +140,21 @@ def _without_blank_end(records: Iterator[tuple[int, list[str]]], path: str | Pat
 def _header(
     records: Iterator[tuple[int, list[str]]], path: str | Path, dialect: Dialect
 ) -> tuple[tuple[str, ...], Iterator[tuple[int, list[str]]]]:
-    """Return the names of the columns, and the records of rows."""
+    """Return the names of the columns, without spaces and quotes around them, and the records of rows."""
     if dialect.header is not None:
         return dialect.header, records
     first = next(records, None)
     if first is None:
         raise DataError(f"holds only blank lines, expected {'a header and ' * dialect.has_header}rows.", path=path)
-    if dialect.has_header:
-        return check_header(*first, path), records
-    return numbered_names(len(first[1])), itertools.chain([first], records)
-
-
-def numbered_names(count: int) -> tuple[str, ...]:
-    """Return the names of columns that have none."""
-    return tuple(f"column_{number}" for number in range(1, count + 1))
-
-
-def check_header(line: int, cells: Sequence[str], path: str | Path) -> tuple[str, ...]:
-    """Return the names of columns without spaces and quotes around them; none of them is there twice."""
-    names = [_unquoted(cell.strip()) for cell in cells]
-    repeated = sorted({name for name in names if name and names.count(name) > 1})
-    if not repeated:
-        return tuple(names)
+    line, cells = first
+    if not dialect.has_header:
+        return tuple(f"column_{number}" for number in range(1, len(cells) + 1)), itertools.chain([first], records)
+    names = tuple(_unquoted(cell.strip()) for cell in cells)
     # A conventional name is no cell of a row.
     is_row = not any(name.lower() in CONVENTIONAL for name in names)
     cure = "; or, if the first line is a row, give --no_header (the columns are then column_1, column_2, ...)"
-    shown = ", ".join(map(repr, repeated))
-    raise DataError(
-        f"the header names {shown} more than once. Give each column its own name{cure if is_row else ''}.",
-        path=path,
-        line=line,
-    )
+    check_names(names, path, line=line, cure=cure if is_row else "")
+    return names, records
 
 
 def _unquoted(name: str) -> str:
@@ -186,7 +171,7 @@ def _ragged(broken: Sequence[tuple[int, int]], header: Sequence[str], path: str 
     (line, count), *more = broken
     names, others = ", ".join(name or "(no name)" for name in header), ""
     if more:
-        shown = ", ".join(f"{number} ({fields})" for number, fields in more[:4]) + (", ..." if len(more) > 4 else "")
+        shown = listed((f"{number} ({fields})" for number, fields in more), 4)
         others = f" {len(broken):,} rows have another number of fields, the others in lines {shown}."
     end = separator_hint(header).strip() or f"{mend} --skip_broken_rows leaves such rows out of training."
     got = f"{count} field{'s' * (count != 1)}"

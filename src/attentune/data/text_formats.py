@@ -223,7 +223,7 @@ _DAMAGED = 0.6
 _LEAST_CONFIDENCE = 0.05
 
 
-# The name of a column of a file without names, see `text_files.numbered_names`.
+# The name of a column of a file without names.
 _NUMBERED = re.compile(r"column_[0-9]+")
 # A number or an id: no spaces, and a digit.
 _ID = re.compile(r"\S*\d\S*")

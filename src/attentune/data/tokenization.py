@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from attentune.data.dataset import TextRows
+from attentune.data.tables import ChunkLimit, in_chunks
 from attentune.errors import DataError
 from attentune.seeding import numpy_generator
 
@@ -109,7 +110,7 @@ def pad_batch(
 
 
 # Chunk size: a tokenizer needs some hundred bytes per token.
-_CHUNK_ROWS, _CHUNK_CHARACTERS = 4096, 1 << 20
+_CHUNK = ChunkLimit(4096, 1 << 20)
 
 # Per token of a row: None for special tokens, otherwise "text" or "pair" and its start and end there.
 Spans = list[tuple[str, int, int] | None]
@@ -225,15 +226,9 @@ def _encoded(
 
 
 def _chunks(rows: TextRows) -> Iterator[range]:
-    begin, characters = 0, 0
-    for place in range(len(rows)):
-        size = len(rows.texts[place]) + (0 if rows.pairs is None else len(rows.pairs[place]))
-        if place - begin >= _CHUNK_ROWS or (place > begin and characters + size > _CHUNK_CHARACTERS):
-            yield range(begin, place)
-            begin, characters = place, 0
-        characters += size
-    if begin < len(rows):
-        yield range(begin, len(rows))
+    pairs = rows.pairs or ("",) * len(rows)
+    sizes = ((None, len(text) + len(pair)) for text, pair in zip(rows.texts, pairs, strict=True))
+    return in_chunks(sizes, _CHUNK, lambda chunk, first: range(first, first + len(chunk)))
 
 
 def _sides(rows: TextRows, pairs: tuple[str, ...]) -> tuple[TextRows, TextRows]:
