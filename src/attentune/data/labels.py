@@ -195,46 +195,45 @@ _MOST_CELLS, _SUM_TOLERANCE, _PERCENT_TOLERANCE = 0.5, 0.02, 2
 
 def label_reading(table: Table, columns: Sequence[str], task_type: str | None, known: Collection[str] = ()) -> str:
     """Return what several label columns hold: "bits" (a label each), "probabilities" (a class each) or "votes"."""
-    rows = [[cell.strip() for cell in row if cell] for row in zip(*map(table.values, columns), strict=True)]
-    present = [cell for row in rows for cell in row if cell]
-    numbers = [[parse_number(cell) for cell in row if cell] for row in rows]
+    cells = zip(*map(table.values, columns), strict=True)
+    rows = [[cell.strip() for cell in row if cell and cell.strip()] for row in cells]
+    numbers = [[parse_number(cell) for cell in row] for row in rows]
     sums = [
         (sum(number or 0 for number in row), min(number or 0 for number in row)) if row else (1, 0) for row in numbers
     ]
-    named = f"the label columns {', '.join(map(repr, columns))}"
+
+    def refused(row: int, said: str) -> DataError:
+        return table.error(row, f"the label columns {', '.join(map(repr, columns))} hold {said}", LabelError)
+
     percent = [row for row, (total, least) in enumerate(sums) if least >= 0 and abs(total - 100) <= _PERCENT_TOLERANCE]
     are_numbers = not any(None in row for row in numbers)
     if percent and are_numbers and len(percent) == sum(map(bool, numbers)) and task_type != "multi_label":
-        raise table.error(
+        raise refused(
             percent[0],
-            f"{named} hold numbers that sum to {sums[percent[0]][0]:g} in every row, expected probabilities of classes,"
-            " which sum to 1. If they are percentages, divide them by 100.",
-            LabelError,
+            f"numbers that sum to {sums[percent[0]][0]:g} in every row, expected probabilities of classes, which sum to"
+            " 1. If they are percentages, divide them by 100.",
         )
+    present = [cell for row in rows for cell in row]
     bits = sum(cell.lower() in _BITS or cell in _UNKNOWN_SCORES for cell in present)
     if task_type == "multi_label" or (task_type is None and bits > _MOST_CELLS * len(present)):
         return "bits"
     words = {cell for cell in present if parse_number(cell) is None}
-    if words and {word.lower() for word in words} <= NO_LABEL and any((n or 0) % 1 for row in numbers for n in row):
-        first = next(row for row, cells in enumerate(rows) if words & set(cells))
-        raise table.error(
-            first,
-            f"{named} hold probabilities, and here {', '.join(sorted(words & set(rows[first])))}. Leave all cells of a"
-            " row without labels empty.",
-            LabelError,
-        )
+    have_decimals = any((number or 0) % 1 for row in numbers for number in row)
+    if words and {word.lower() for word in words} <= NO_LABEL and have_decimals:
+        first = next(row for row, own in enumerate(rows) if words & set(own))
+        here = ", ".join(sorted(words & set(rows[first])))
+        raise refused(first, f"probabilities, and here {here}. Leave all cells of a row without labels empty.")
     if set(present) <= set(known) or not are_numbers:
         return "votes"
     wrong = [row for row, (total, least) in enumerate(sums) if least < 0 or abs(total - 1) > _SUM_TOLERANCE]
-    if wrong and any((number or 0) % 1 for row in numbers for number in row):
+    if wrong and have_decimals:
         total, least = sums[wrong[0]]
         got = f"{least:g}" if least < 0 else f"numbers that sum to {total:g}"
-        raise table.error(
+        raise refused(
             wrong[0],
-            f"{named} hold {got}, expected probabilities of classes, which are not negative and sum to 1, or in each"
-            " column the class that one annotator chose. Divide the numbers by their sum, leave all cells of a row"
-            " without labels empty, or name one --label_column.",
-            LabelError,
+            f"{got}, expected probabilities of classes, which are not negative and sum to 1, or in each column the"
+            " class that one annotator chose. Divide the numbers by their sum, leave all cells of a row without labels"
+            " empty, or name one --label_column.",
         )
     if wrong:
         return "bits" if task_type is None else "votes"  # whole numbers may be counts: only if it is said
