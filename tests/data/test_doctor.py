@@ -1,6 +1,7 @@
 """Problems that the doctor detects, inserted into small data; and the report's order, lines and JSON."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,7 @@ def test_full_lines_hold_every_finding_with_cure_and_rows_and_go_through_json():
         assert lines[place + 1] == f"    {finding.cure}"
         assert lines[place + 2 : place + 2 + len(finding.examples)] == [f"      {row}" for row in finding.examples]
     assert lines[-1].startswith("Detectable differences: McNemar's test")
-    told = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    told = json.loads(json.dumps(asdict(report), allow_nan=False))
     assert told["splits"]["train"]["tokens"]["longest"] == 3
     assert told["findings"][0]["kind"] == "leak"
 

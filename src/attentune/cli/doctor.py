@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     report = examine(
         read, token_lengths=lengths, max_length=config.data.longest_row, english_only=is_english_only(config.model)
     )
-    content, lines = {"notes": list(data.notes), **report.to_dict()}, full_lines(report)
+    content, lines = {"notes": list(data.notes), **asdict(report)}, full_lines(report)
     if parsed.labels:
         check = _check_labels(parsed, config, data, count)
         content["labels"] = check.to_dict()

@@ -6,9 +6,8 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -75,10 +74,6 @@ class DoctorReport:
     def warnings(self) -> tuple[Finding, ...]:
         """The findings that are likely to invalidate a result."""
         return tuple(finding for finding in self.findings if finding.level == "warning")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values for JSON, with None for undefined numbers."""
-        return asdict(self)
 
 
 def examine(
@@ -183,8 +178,8 @@ class _Split:
             train = None if self.train is None else self.train.labels
             guess = int(np.bincount(train if train is not None and len(train) else labels).argmax())
         if lengths is not None:
-            tokens = {"median": np.median(lengths), "p95": np.percentile(lengths, 95), "longest": lengths.max()}
-            tokens["cut_share"] = np.mean(lengths > self.max_length)
+            tokens = {"median": np.median(lengths), "p95": np.percentile(lengths, 95)}
+            tokens |= {"longest": float(lengths.max()), "cut_share": np.mean(lengths > self.max_length)}
         is_scored = labels is not None and labels.ndim == 1 and self.name != "train"
         return SplitReport(
             rows=len(self.rows),
@@ -192,12 +187,12 @@ class _Split:
             duplicates=sum(len(rows) - 1 for rows in self.repeated),
             conflicts=None if self.rows.labels is None else len(self.conflicting),
             found_in_train=None if self.train is None else len(self.leaked),
-            tokens=_floats(tokens),
+            tokens=tokens,
             class_counts=self.counts,
             unlabelled=int((labels.sum(axis=1) == 0).sum()) if labels is not None and labels.ndim == 2 else None,
             guess=None if guess is None else self.space.names[guess],
             guess_accuracy=None if guess is None else float(np.mean(labels == guess)),
-            scores=_floats(scores),
+            scores=scores,
             detectable_metric=("correlation" if is_score else "accuracy") if is_scored else None,
             detectable_gap=self.detectable_gap() if is_scored else None,
         )
@@ -207,10 +202,6 @@ def _words(rows: TextRows) -> list[list[str]]:
     places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(int)).tolist()
     pairs = rows.pairs or ("",) * len(rows)
     return [_WORD.findall(f"{rows.texts[place]} {pairs[place]}".casefold()) for place in places]
-
-
-def _floats(values: Mapping[str, Any] | None) -> dict[str, float] | None:
-    return None if values is None else {name: float(value) for name, value in values.items()}
 
 
 # The texts of each row; None for a row with an empty text, which is not reported as a duplicate too.
