@@ -71,7 +71,7 @@ ORDER, NEGATIVE = LabelSpace("classification", ("1", "1.0", "2")), LabelSpace("c
         (CLASSES, {"values": {"0": "bad", "1": "good", "1.0": "good"}}, ["1", "good", " 0 ", "1.0"], [1, 1, 0, 1]),
         (ORDER, {}, ["1.0", "1", "2.0"], [1, 0, 2]),
         (NEGATIVE, {"is_test": True}, ["-1", "-1"], [0, 0]),
-        (SCORES, {"score_range": (0, 5)}, ["0", "3.25", "5.0", "1e0"], [0.0, 3.25, 5.0, 1.0]),
+        (SCORES, {}, ["0", "3.25", "5.0", "1e0"], [0.0, 3.25, 5.0, 1.0]),
         # A test split may have no labels at all.
         *((CLASSES, {"is_test": True}, cells, None) for cells in (["", ""], [None, None], ["-1", "-1"], ["-1", ""])),
     ],
@@ -92,11 +92,10 @@ def test_labels_are_read_as_ids_of_classes_or_as_scores(space, options, cells, e
             (SCORES, ["1.0", text], "rows.csv:3: label .* expected a finite number")
             for text in ("nan", "inf", "-Infinity", "good", "3,5", "1_0", "٣")
         ),
-        *((SCORES, ["1.0", score], "rows.csv:3: .* expected a score from 0 to 5") for score in ("5.01", "-0.1")),
     ],
 )
 def test_labels_that_cannot_be_read_are_told_with_their_line(space, cells, message):
-    reader = LabelReader(space, score_range=(0, 5)) if space is SCORES else LabelReader(space)
+    reader = LabelReader(space)
     assert "finite" not in message or parse_number(cells[1]) is None
     for is_test in (False, True)[: 1 + (cells[0] == "bad")]:
         with pytest.raises(LabelError, match=f"^{message}"):

@@ -134,12 +134,9 @@ def load_builtin(config: DataConfig, splits: Sequence[str] | None, label_space: 
 def label_reader(
     spec: TaskSpec | None, space: LabelSpace, separator: str | None = None, left_out: tuple[str, ...] = ()
 ) -> LabelReader:
-    if spec is None:
-        return LabelReader(space, separator=separator, left_out=left_out)
-    # A classification task read as regression: the numbers in its files are the scores.
-    keeps_type = (space.task_type == "regression") == (spec.task_type == "regression")
-    values = spec.label_values if keeps_type else {}
-    return LabelReader(space, values, spec.score_range, separator, left_out)
+    # Of a classification task that is read as regression the numbers in its files are the scores.
+    keeps_type = spec is not None and (space.task_type == "regression") == (spec.task_type == "regression")
+    return LabelReader(space, spec.label_values if spec is not None and keeps_type else {}, separator, left_out)
 
 
 def _read_split(spec: TaskSpec, name: str, path: Path, reader: LabelReader) -> tuple[TextRows, list[str]]:

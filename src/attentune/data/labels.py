@@ -506,7 +506,6 @@ class ReadLabels(NamedTuple):
 class LabelReader:
     space: LabelSpace  # the labels
     values: Mapping[str, str] = field(default_factory=dict)  # maps values in the file to class names
-    score_range: tuple[float, float] | None = None  # the lowest and highest valid score
     separator: str | None = None  # multi-label: the separator in a cell; None finds it
     left_out: tuple[str, ...] = ()  # labels whose rows `read_rows` leaves out; "" for rows without a label
     reading: str | None = None  # what several columns hold in the training rows; see `label_reading`
@@ -620,9 +619,6 @@ class LabelReader:
                 raise table.error(
                     row, f"label {quote(label)}, expected a finite number (such as 3.5).{hint}", LabelError
                 )
-            if self.score_range is not None and not self.score_range[0] <= score <= self.score_range[1]:
-                low, high = self.score_range
-                raise table.error(row, f"label {quote(label)}, expected a score from {low:g} to {high:g}.", LabelError)
             scores[row] = score
         return scores
 

@@ -103,7 +103,7 @@ def unlabelled_chunks(
     def chunks() -> Iterator[Table]:
         return (_with_columns(table, wanted) for table in (tables(wanted) if only is None else [only]))
 
-    reader = replace(label_reader(spec, label_space, config.label_separator), score_range=None)
+    reader = label_reader(spec, label_space, config.label_separator)
     has_labels, of_cells = _checked(chunks(), columns, reader, keep)
     columns = replace(columns, label=columns.label if has_labels else None)
     notes = (*told, *notes, *of_cells)
