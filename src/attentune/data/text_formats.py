@@ -492,17 +492,17 @@ def describe(dialect: Dialect, kind: str, path: str | Path, config: DataConfig) 
         words = f" ({', '.join(map(repr, dialect.words))})" if dialect.words else ""
         public = re.sub(r"^CP(?=125\d$)", "Windows-", dialect.encoding.upper().replace("_", "-"))
         parts.append(_ENCODINGS.get(dialect.encoding, public) + words)
-    more: tuple[str, ...] = ()
-    if dialect.quoting == "none":
-        more = (f"{path}: quotes are read as plain characters, since as quotes they do not pair up.",)
-    if dialect.skips_spaces:
-        more = (f"{path}: spaces after separators are left out.",)
-    if config.header and not dialect.has_header:
-        more = (*more, f"{path}: read without a header line, as the columns to read have no names.")
+    notes = list[str]()
     given = _given_delimiter(config)
-    if given is not None and given != dialect.delimiter:
+    if given not in (None, dialect.delimiter):
         read = ", ".join(parts) or separated
-        return (f"{path}: read as {read}, since its first line has no {given!r}, which --delimiter gives.", *more)
-    if not parts:
-        return more
-    return (f"{path}: read as {', '.join(parts)}. If that is wrong, give --delimiter or --encoding.", *more)
+        notes.append(f"{path}: read as {read}, since its first line has no {given!r}, which --delimiter gives.")
+    elif parts:
+        notes.append(f"{path}: read as {', '.join(parts)}. If that is wrong, give --delimiter or --encoding.")
+    if dialect.quoting == "none":
+        notes.append(f"{path}: quotes are read as plain characters, since as quotes they do not pair up.")
+    if dialect.skips_spaces:
+        notes.append(f"{path}: spaces after separators are left out.")
+    if config.header and not dialect.has_header:
+        notes.append(f"{path}: read without a header line, as the columns to read have no names.")
+    return tuple(notes)
