@@ -227,9 +227,21 @@ _NO_ROWS = "holds no rows, expected at least one object."
 _BLANK = re.compile(r"[ \t\r\n]*")
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _RepeatedKeyError(next(name for name in names if names.count(name) > 1))
+    return record
+
+
+class _RepeatedKeyError(ValueError):
+    pass
+
+
 # Numbers stay as they are written: 1.0 is "1.0", and long numbers lose no digits. NaN and Infinity are missing
 # values.
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=lambda _: None)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=lambda _: None)
 
 
 def parse_json_lines(lines: Iterable[str], path: str | Path, limit: ChunkLimit = WHOLE) -> Iterator[Table]:
@@ -337,6 +349,9 @@ def _decode(text: str, path: str | Path, line: int) -> Any:
             path=path,
             line=line or error.lineno,
         ) from error
+    except _RepeatedKeyError as error:
+        message = f"an object names {str(error)!r} more than once. Give each value its own name."
+        raise DataError(message, path=path, line=line or None) from error
     except RecursionError as error:
         raise DataError("nested too deeply, expected flat objects.", path=path, line=line or None) from error
 
