@@ -23,7 +23,7 @@ import yaml
 from attentune.cli.main import COMMANDS, main
 from attentune.config.parse import nearest
 from attentune.plugins import command_module, command_names, install_command
-from attentune.training.callbacks import ProgressCallback
+from attentune.training.callbacks import ProgressDisplay
 from helpers.samples import write_reviews
 from helpers.tiers import leading
 
@@ -195,7 +195,7 @@ def test_what_changed_since_the_kill_is_refused(attentune, place, tiny, tmp_path
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(ProgressCallback, "on_step_end", stop)
+        patched.setattr(ProgressDisplay, "on_step_end", stop)
         assert attentune(*words_of("TRAIN --save_steps 1 --num_train_epochs 3"))[0] == 130
     if what == "encoder":
         shutil.rmtree("encoder")

@@ -15,7 +15,7 @@ from attentune.automl.work import AutoProgress
 from attentune.errors import AttentuneError
 from attentune.explain.explanation import Explanation, Subword
 from attentune.results import RunResult
-from attentune.training.callbacks import NotebookBar, ProgressDisplay
+from attentune.training.callbacks import NotebookBar, ProgressDisplay, TrainingState
 from helpers.samples import settings
 
 QUIET = ProgressDisplay(quiet=True)
@@ -176,10 +176,10 @@ def test_progress_in_a_notebook_is_one_bar(monkeypatch, capsys):
     monkeypatch.setattr(NotebookBar, "_EVERY_S", 0.0)
     display = ProgressDisplay()
     display.info("rows: <b>8</b>")
-    display.start(40, 0)
+    display.start(40, 0, keeps_best=True)
     display.warning("few rows")
     for step in range(1, 41):
-        display.advance(step, loss=0.5, tokens_per_second=1000)
+        display.on_step_end(TrainingState(step=step, tokens=1000, seconds=1.0), {"loss": 0.5})
     display.stop()
     display.info("done")
     assert output.made == 1
@@ -190,8 +190,8 @@ def test_progress_in_a_notebook_is_one_bar(monkeypatch, capsys):
     assert output.contents[-1]["text/plain"] == "done\nwarning: few rows"
     quiet = ProgressDisplay(quiet=True)
     quiet.info("nothing")
-    quiet.start(2, 0)
-    quiet.advance(2, loss=0.5, tokens_per_second=1000)
+    quiet.start(2, 0, keeps_best=True)
+    quiet.on_step_end(TrainingState(step=2, tokens=1000, seconds=1.0), {"loss": 0.5})
     auto = AutoProgress()
     auto.start(3)
     auto.update(2, 3, failed=0, running=(), left=30)

@@ -131,8 +131,8 @@ class TrainingCallback:
         """Called after a checkpoint has been written."""
 
 
-class JsonLog:
-    """An append-only file of JSON lines that is cut back to a checkpoint when a run is resumed."""
+class JsonLog(TrainingCallback):
+    """`log.jsonl`, an append-only file of JSON lines that is cut back to a checkpoint when a run is resumed."""
 
     def __init__(self, path: Path, *, keep_bytes: int = 0) -> None:
         self._path = path
@@ -151,6 +151,27 @@ class JsonLog:
         with storage_errors(self._path), self._path.open("ab") as file:
             os.fsync(file.fileno())
             return os.fstat(file.fileno()).st_size
+
+    def _write_state(self, state: TrainingState, facts: Mapping[str, Any]) -> None:
+        self.write({"step": state.step, "epoch": state.epoch, **facts})
+
+    def on_log(self, state: TrainingState, logs: Mapping[str, float]) -> None:
+        times = {"seconds": round(state.seconds, 3), "tokens_per_second": round(state.tokens_per_second, 1)}
+        self._write_state(state, {**logs, "tokens": state.tokens, **times})
+
+    def on_evaluate(self, state: TrainingState, scores: Scores, *, is_last: bool) -> None:
+        self._write_state(state, {**scores, "is_best": state.is_best})
+
+    def on_epoch_end(self, state: TrainingState) -> None:
+        """Write the epoch's label counts, and the token head's loss and accuracy on them."""
+        facts = dict(state.epoch_labels)
+        loss_sum, hits, ones, count = (facts.pop(f"token_{name}", 0) for name in ("loss_sum", "hits", "ones", "count"))
+        if not facts:
+            return
+        if count:
+            facts |= {"token_loss": loss_sum / count, "token_accuracy": hits / count}
+            facts["majority_accuracy"] = max(ones, count - ones) / count
+        self._write_state(state, {"labels": facts})
 
 
 def is_main_rank() -> bool:
@@ -253,13 +274,13 @@ class LiveDisplay:
             self._bar = None
 
 
-class ProgressDisplay(LiveDisplay):
-    """The progress of a run, with loss, speed and time left."""
+class ProgressDisplay(LiveDisplay, TrainingCallback):
+    """The progress of a run: a bar with loss, speed and time left, and lines with scores and token label counts."""
 
     def __init__(self, *, quiet: bool = False, only_steps: bool = False) -> None:
         """`only_steps` leaves out what is said before the first step and after the last."""
         super().__init__(quiet=quiet or not is_main_rank())
-        self._is_silent, self._only_steps = only_steps, only_steps
+        self._is_silent, self._only_steps, self._keeps_best = only_steps, only_steps, False
         self._predicted = self._tenths = self._total = 0
 
     def info(self, text: str) -> None:
@@ -270,9 +291,10 @@ class ProgressDisplay(LiveDisplay):
         if not self._is_silent:
             super().warning(text)
 
-    def start(self, total_steps: int, done: int) -> None:
-        """Show the bar, if there can be one."""
-        self._is_silent, self._total, self._tenths = False, total_steps, 10 * done // max(total_steps, 1)
+    def start(self, total_steps: int, done: int, *, keeps_best: bool) -> None:
+        """Show the bar, if there can be one; with `keeps_best` lines say which scores are the best so far."""
+        self._is_silent, self._keeps_best = False, keeps_best
+        self._total, self._tenths = total_steps, 10 * done // max(total_steps, 1)
         self._show_bar(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -284,19 +306,32 @@ class ProgressDisplay(LiveDisplay):
             completed=done,
         )
 
-    def advance(self, step: int, *, loss: float, tokens_per_second: float) -> None:
+    def on_step_end(self, state: TrainingState, logs: Mapping[str, float]) -> None:
         """Move the bar; without one, print a line at each tenth of the steps."""
-        self._predicted = 0
-        facts = f"loss {loss:.4f}, {tokens_per_second:,.0f} tokens/s"
+        self._predicted, step = 0, state.step
+        facts = f"loss {logs['loss']:.4f}, {state.tokens_per_second:,.0f} tokens/s"
         self._move(completed=step, facts=facts)
         if self._bar is None and (tenths := 10 * step // max(self._total, 1)) > self._tenths:
             self._tenths = tenths
             self.info(f"step {step} of {self._total}: {facts}")
 
-    def predicted(self, rows: int) -> None:
-        """Show in the bar how many sentences have been predicted for token labels since the last step."""
+    def on_prediction_step(self, rows: int) -> None:
         self._predicted += rows
         self._move(facts=f"labels: {self._predicted:,} sentences predicted")
+
+    def on_evaluate(self, state: TrainingState, scores: Scores, *, is_last: bool) -> None:
+        best = "  (best so far)" if state.is_best and self._keeps_best else ""
+        self.info(f"step {state.step} of {self._total}: {one_line(scores)}{best}")
+
+    def on_epoch_begin(self, state: TrainingState) -> None:
+        facts, epoch = state.epoch_labels, f"epoch {state.epoch + 1}"
+        if "reason" in facts and state.epoch > 0:
+            self.warning(f"{epoch}: no token is labelled: {facts['reason']}")
+        elif "ones" in facts:
+            names = [name for name in ("probed", "correct", "flipped") if name in facts]
+            sentences = f"{', '.join(f'{facts[name]:,} {name}' for name in names)}; " if names else ""
+            tokens = f"{facts['ones']:,} tokens at 1, {facts['zeros']:,} at 0 ({facts['seconds']:.1f} s)"
+            self.info(f"{epoch}: labels: {sentences}{tokens}")
 
     def stop(self) -> None:
         """Remove the bar."""
@@ -330,41 +365,6 @@ def ending(result: RunResult, folder: Path, *, is_best: bool) -> str:
     return f"done: {one_line(result.scores)}{weights or ';'} saved in {folder}"
 
 
-def label_line(facts: Mapping[str, Any]) -> str:
-    """Format an epoch's label counts as one line: "labels: 800 probed, 640 correct; 900 tokens at 1, 3,000 at 0"."""
-    sentences = ", ".join(f"{facts[name]:,} {name}" for name in ("probed", "correct", "flipped") if name in facts)
-    tokens = f"{facts['ones']:,} tokens at 1, {facts['zeros']:,} at 0 ({facts['seconds']:.1f} s)"
-    return f"labels: {sentences}; {tokens}" if sentences else f"labels: {tokens}"
-
-
-class JsonLogCallback(TrainingCallback):
-    """Writes `log.jsonl`."""
-
-    def __init__(self, log: JsonLog) -> None:
-        self._log = log
-
-    def _write(self, state: TrainingState, facts: Mapping[str, Any]) -> None:
-        self._log.write({"step": state.step, "epoch": state.epoch, **facts})
-
-    def on_log(self, state: TrainingState, logs: Mapping[str, float]) -> None:
-        times = {"seconds": round(state.seconds, 3), "tokens_per_second": round(state.tokens_per_second, 1)}
-        self._write(state, {**logs, "tokens": state.tokens, **times})
-
-    def on_evaluate(self, state: TrainingState, scores: Scores, *, is_last: bool) -> None:
-        self._write(state, {**scores, "is_best": state.is_best})
-
-    def on_epoch_end(self, state: TrainingState) -> None:
-        """Write the epoch's label counts, and the token head's loss and accuracy on them."""
-        facts = dict(state.epoch_labels)
-        loss_sum, hits, ones, count = (facts.pop(f"token_{name}", 0) for name in ("loss_sum", "hits", "ones", "count"))
-        if not facts:
-            return
-        if count:
-            facts |= {"token_loss": loss_sum / count, "token_accuracy": hits / count}
-            facts["majority_accuracy"] = max(ones, count - ones) / count
-        self._write(state, {"labels": facts})
-
-
 class TrackerCallback(TrainingCallback):
     """Logs losses and scores to the experiment tracker that Accelerate has started; see `trackers`."""
 
@@ -377,30 +377,6 @@ class TrackerCallback(TrainingCallback):
     def on_evaluate(self, state: TrainingState, scores: Scores, *, is_last: bool) -> None:
         values = {f"{split}/{name}": value for split, part in scores.items() for name, value in part.items()}
         self._accelerator.log(values, step=state.step)
-
-
-class ProgressCallback(TrainingCallback):
-    """Moves the progress bar, and prints scores and token label counts."""
-
-    def __init__(self, display: ProgressDisplay, *, total_steps: int, keeps_best: bool) -> None:
-        self._display, self._total_steps, self._keeps_best = display, total_steps, keeps_best
-
-    def on_step_end(self, state: TrainingState, logs: Mapping[str, float]) -> None:
-        self._display.advance(state.step, loss=logs["loss"], tokens_per_second=state.tokens_per_second)
-
-    def on_evaluate(self, state: TrainingState, scores: Scores, *, is_last: bool) -> None:
-        best = "  (best so far)" if state.is_best and self._keeps_best else ""
-        self._display.info(f"step {state.step} of {self._total_steps}: {one_line(scores)}{best}")
-
-    def on_prediction_step(self, rows: int) -> None:
-        self._display.predicted(rows)
-
-    def on_epoch_begin(self, state: TrainingState) -> None:
-        facts, epoch = state.epoch_labels, f"epoch {state.epoch + 1}"
-        if "reason" in facts and state.epoch > 0:
-            self._display.warning(f"{epoch}: no token is labelled: {facts['reason']}")
-        elif "ones" in facts:
-            self._display.info(f"{epoch}: {label_line(facts)}")
 
 
 # In the run folder: the files of TensorBoard and Weights & Biases, and the id of the tracker's run.

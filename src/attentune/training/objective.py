@@ -25,21 +25,16 @@ from attentune.nn.losses import (
 from attentune.training.prepare import class_weight_values
 
 _SHOWN_ROWS = 8
+# A loss or gradient is checked before the weights are updated.
+UNCHANGED = "No weight was changed by it."
 
 
-def nonfinite_value_error(what: str, value: float, step: int, rows: Sequence[str]) -> NonFiniteLossError:
-    """Return the error for a non-finite loss or gradient, detected before the weights are updated."""
+def nonfinite_error(what: str, step: int, rows: Sequence[str], consequence: str) -> NonFiniteLossError:
+    """Return the error for a loss, gradient or weights that became infinite or NaN in a step on these rows."""
+    shown = ", ".join(rows[:_SHOWN_ROWS]) + (f" and {len(rows) - _SHOWN_ROWS} more" if len(rows) > _SHOWN_ROWS else "")
     return NonFiniteLossError(
-        f"{what} became {value} at step {step}; the rows of this step: {_shown(rows)}. No weight was changed by it. Try"
-        " a lower --learning_rate, --precision fp32, or look at these rows."
-    )
-
-
-def nonfinite_weights_error(count: int, step: int, rows: Sequence[str]) -> NonFiniteLossError:
-    """Return the error for weights that became non-finite in this step."""
-    return NonFiniteLossError(
-        f"{count:,} weights became infinite or NaN at step {step}; the rows of this step: {_shown(rows)}. They are not"
-        " saved. Try a lower --learning_rate, or look at these rows."
+        f"{what} at step {step}; the rows of this step: {shown}. {consequence} Try a lower --learning_rate, --precision"
+        " fp32, or look at these rows."
     )
 
 
@@ -48,10 +43,6 @@ def count_nonfinite(model: nn.Module) -> int:
     weights = (weight.detach() for weight in model.parameters())
     # One pass over memory instead of five: a sum is finite only if all weights are.
     return sum(0 if math.isfinite(weight.sum()) else int((~weight.isfinite()).sum()) for weight in weights)
-
-
-def _shown(rows: Sequence[str]) -> str:
-    return ", ".join(rows[:_SHOWN_ROWS]) + (f" and {len(rows) - _SHOWN_ROWS} more" if len(rows) > _SHOWN_ROWS else "")
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class Prepared:
         """Whether the training rows have targets besides their labels."""
         return self.data.splits["train"].targets is not None
 
-    @property
+    @cached_property
     def targets(self) -> np.ndarray:
         """What the loss compares predictions with: the labels or soft targets; scores are standardised and float32."""
         soft_NC = self.data.splits["train"].targets

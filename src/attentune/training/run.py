@@ -171,7 +171,7 @@ def fit(
     trainer.connect(stop, log, display, callbacks)
     if not is_resumed and (note := trainer.start_classifier()) is not None:
         display.info(note)
-    display.start(trainer.schedule.total_steps, trainer.state.step)
+    display.start(trainer.schedule.total_steps, trainer.state.step, keeps_best=wants_best(trainer.training))
     try:
         with kept_memory():
             for is_save_due in epochs(trainer):

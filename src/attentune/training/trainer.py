@@ -27,28 +27,15 @@ from attentune.token_labels.planner import EpochPlanner
 from attentune.training.building import count_steps_per_epoch, rows_per_batch
 from attentune.training.callbacks import (
     JsonLog,
-    JsonLogCallback,
-    ProgressCallback,
     ProgressDisplay,
     TrackerCallback,
     TrainingCallback,
     TrainingState,
 )
 from attentune.training.linear_probe import FrozenStates, is_probed, start_classifier
-from attentune.training.objective import (
-    Denominators,
-    Objective,
-    count_nonfinite,
-    nonfinite_value_error,
-    nonfinite_weights_error,
-)
-from attentune.training.optimizer import (
-    AdamWL2SP,
-    LearningRateSchedule,
-    bare_optimizer,
-    clip_gradients,
-)
-from attentune.training.prepare import RunInputs, row_facts, wants_best
+from attentune.training.objective import UNCHANGED, Denominators, Objective, count_nonfinite, nonfinite_error
+from attentune.training.optimizer import AdamWL2SP, LearningRateSchedule, bare_optimizer, clip_gradients
+from attentune.training.prepare import RunInputs, row_facts
 from attentune.training.run_folder import StopRequest
 
 
@@ -135,23 +122,15 @@ class Trainer:
         """Optimiser steps in most epochs."""
         return count_steps_per_epoch(self.inputs, self.planner)
 
-    @functools.cached_property
-    def _labels(self) -> np.ndarray:
-        return self.inputs.targets
-
-    @functools.cached_property
-    def _weights(self) -> np.ndarray | None:
-        return None if self.inputs.weights is None else self.inputs.weights.astype(np.float32)
-
     def connect(
         self, stop: StopRequest, log: JsonLog | None, display: ProgressDisplay, callbacks: Sequence[TrainingCallback]
     ) -> None:
         """Obey a stop request, and tell log, tracker, progress bar and further callbacks of what happens."""
         self.stop, self.log = JointStop(stop, self.accelerator.num_processes), log
         self.callbacks = [
-            *([] if log is None else [JsonLogCallback(log)]),
+            *([] if log is None else [log]),
             *([] if self.training.report_to == "none" else [TrackerCallback(self.accelerator)]),
-            ProgressCallback(display, total_steps=self.schedule.total_steps, keeps_best=wants_best(self.training)),
+            display,
             *callbacks,
         ]
 
@@ -214,11 +193,6 @@ class Trainer:
         size = self.training.gradient_accumulation_steps
         return [batches[start : start + size] for start in range(0, len(batches), size)]
 
-    @property
-    def share_done(self) -> np.float32:
-        """The share of the steps that are done."""
-        return np.float32(self.state.step / self.schedule.total_steps)
-
     def denominators(self, plan: EpochPlan, group: list[np.ndarray]) -> Denominators:
         """Return what the losses of one optimiser step are divided by, so that accumulation changes nothing."""
         samples, epoch_labels = np.concatenate(group), self.state.epoch_labels
@@ -227,7 +201,7 @@ class Trainer:
             epoch_labels["token_count"] += tokens
             epoch_labels["token_ones"] += ones
         time_in_epochs = self.state.step / self.steps_per_epoch
-        return self.objective.denominators(self._labels[plan.rows[samples]], tokens, time_in_epochs)
+        return self.objective.denominators(self.inputs.targets[plan.rows[samples]], tokens, time_in_epochs)
 
     @contextlib.contextmanager
     def one_batch(self, number: int, *, is_last: bool) -> Iterator[None]:
@@ -243,24 +217,29 @@ class Trainer:
         is_empty = len(samples) == 0
         samples = np.zeros(1, dtype=np.int64) if is_empty else samples
         rows, labels, device = plan.rows[samples], plan.token_labels, self.accelerator.device
-        weak_NC = None if self.inputs.debias is None else self.inputs.debias.log_p_NC
+        inputs, weights_B, weak_BC = self.inputs, None, None
+        if inputs.weights is not None:
+            weights_B = torch.from_numpy(inputs.weights[rows].astype(np.float32)).to(device)
+        if inputs.debias is not None:
+            share_done = np.float32(self.state.step / self.schedule.total_steps)
+            weak_BC = torch.from_numpy(inputs.debias.log_p_NC[rows] * share_done).to(device)
         batch = pad_batch(
-            *plan.tokens(self.inputs.features["train"], samples),
-            pad_token_id=self.inputs.tokenizer.pad_token_id,
-            mask_token_id=self.inputs.tokenizer.mask_token_id,
+            *plan.tokens(inputs.features["train"], samples),
+            pad_token_id=inputs.tokenizer.pad_token_id,
+            mask_token_id=inputs.tokenizer.mask_token_id,
             masked=None if plan.masked is None else [plan.masked[sample] for sample in samples],
             samples=samples,
             token_labels=None if labels is None else [labels.sample(sample) for sample in samples],
         )
-        inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.inputs.items()}
+        tensors = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.inputs.items()}
         if self.frozen is not None:
-            inputs["encoded_BTD"] = self.frozen.batch(rows, inputs["input_ids"].shape[1])
+            tensors["encoded_BTD"] = self.frozen.batch(rows, tensors["input_ids"].shape[1])
         return TrainingBatch(
-            inputs=inputs,
-            labels_B=torch.from_numpy(self._labels[rows]).to(device),
+            inputs=tensors,
+            labels_B=torch.from_numpy(inputs.targets[rows]).to(device),
             token_labels_BT=None if batch.token_labels is None else batch.token_labels.to(device),
-            weights_B=None if self._weights is None else torch.from_numpy(self._weights[rows]).to(device),
-            weak_BC=None if weak_NC is None else torch.from_numpy(weak_NC[rows] * self.share_done).to(device),
+            weights_B=weights_B,
+            weak_BC=weak_BC,
             share=0.0 if is_empty else 1.0,
         )
 
@@ -269,7 +248,7 @@ class Trainer:
         sums_3, state = self._reduced(sums_3), self.state
         value = float(denominators.combine(sums_3))
         if not math.isfinite(value):
-            raise nonfinite_value_error("the loss", value, state.step + 1, self._row_names(plan, group))
+            raise nonfinite_error(f"the loss became {value}", state.step + 1, self._row_names(plan, group), UNCHANGED)
         state.task_loss_sum += float(sums_3[0]) / denominators.target
         if denominators.tokens:
             state.epoch_labels["token_loss_sum"] += float(sums_3[1])
@@ -293,7 +272,8 @@ class Trainer:
         norm = clip_gradients(self.accelerator, self.optimizer, parameters, self.training.max_grad_norm)
         # Overflows are normal with fp16: the scaler skips the step and lowers its scale.
         if not math.isfinite(norm) and self.accelerator.mixed_precision != "fp16":
-            raise nonfinite_value_error("the gradient's norm", norm, self.state.step + 1, self._row_names(plan, group))
+            names = self._row_names(plan, group)
+            raise nonfinite_error(f"the gradient's norm became {norm}", self.state.step + 1, names, UNCHANGED)
         return norm
 
     def count_step(self, plan: EpochPlan, group: list[np.ndarray], loss: float, seconds: float) -> None:
@@ -367,7 +347,8 @@ class Trainer:
         """Check the weights before they are evaluated or saved: there may be no next step whose loss would show it."""
         count = count_nonfinite(self.wrapped) - self._nonfinite_at_start
         if count > 0:
-            raise nonfinite_weights_error(count, self.state.step, self._last_rows())
+            what = f"{count:,} weights became infinite or NaN"
+            raise nonfinite_error(what, self.state.step, self._last_rows(), "They are not saved.")
 
     def resume_fingerprint(self) -> dict[str, Any]:
         """Return what must be equal for a run to be resumed, as plain values."""
