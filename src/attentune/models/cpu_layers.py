@@ -91,12 +91,7 @@ AttentionMaskInterface.register(LONG, partial(_mask, made_by=sdpa_mask))
 
 
 def use_own_attention(model: Any) -> str | None:
-    """Replace PyTorch's fused attention by our own on a CPU; return its name, None if another one is in use.
-
-    Models for short texts use plain matrix products, which are faster in prediction too; those for long texts train
-    block by block and predict with PyTorch's. All agree up to rounding; training, evaluation and prediction of one
-    model use the same.
-    """
+    """Replace PyTorch's fused attention by our own on a CPU; return its name, None if another one is in use."""
     encoder = model.encoder
     if encoder.config._attn_implementation != "sdpa":
         return None
@@ -107,7 +102,7 @@ def use_own_attention(model: Any) -> str | None:
 
 @contextlib.contextmanager
 def attention_by(model: Any, program: str | None = None) -> Iterator[None]:
-    """Use another attention implementation while the block runs, and restore the present one after."""
+    """Use another attention implementation while the block runs."""
     encoder = model.encoder
     before = encoder.config._attn_implementation
     try:
@@ -187,8 +182,6 @@ _PATHS = {
 
 
 class LayerParts(NamedTuple):
-    """A layer's parts; see `_Paths`."""
-
     linears: tuple[Any, ...]  # the last three are attention's output projection, up and down
     norms: tuple[Any, Any]
     activation: Any
@@ -240,20 +233,13 @@ _CAPTURING_MODULE = "transformers.utils.output_capturing"
 
 
 def use_fused_layers(model: Any) -> int:
-    """Replace a model's layers on the CPU by those of `nn.compiled.layers`, where supported; return how many.
-
-    A layer is supported if it computes what BERT's does (perhaps with a bias or vectors of relative positions) or
-    ModernBERT's, with GELU and sizes that are multiples of the vector size, if the C code is available on this machine
-    (`nn.compiled.native`) and if it is right and not slower (`nn.compiled.checks`; the measurement of a BERT layer of
-    this size stands for all families). The fused layers are used in bf16, for training and prediction, as long as
-    nothing needs the layer's internals: no hooks on its submodules, no adapters, and our own attention. Pre-hooks on
-    attention's output projection are applied, since the context blur is one. Otherwise the layer's own code runs.
-    """
+    """Replace a model's layers on the CPU by those of `nn.compiled.layers`, where supported; return how many."""
     layers = [module for module in model.modules() if _fits(module)]
     parts = find_parts(layers[0]) if layers else None
     if parts is None or unavailable_reason() is not None:
         return 0
     down = parts.linears[-1]
+    # The measurement of a BERT layer of this size stands for all families.
     if not is_fast(down.out_features, down.in_features, parts.heads):
         return 0
     for layer in layers:
@@ -266,7 +252,6 @@ def use_fused_layers(model: Any) -> int:
 
 
 def fused_layers(model: Any) -> int:
-    """Count the layers that `use_fused_layers` has replaced."""
     return len(_fused_modules(model))
 
 
@@ -286,7 +271,6 @@ def use_bf16_gradients(model: Any) -> None:
 
 
 def bf16_copies(model: Any) -> list[Copies]:
-    """Return the copies of each fused layer's weight matrices."""
     copies: list[Copies] = []
     for layer in _fused_modules(model):
         half, parts = layer._half, find_parts(layer)
@@ -369,10 +353,7 @@ class _FusedLayerMixin:
     def _fused(
         self, hidden_states: Tensor, mask: Tensor | None, positions: Callable[[], Any] | None = None
     ) -> Tensor | None:
-        """Compute the layer's output by the fused layer; None if it must not be used here.
-
-        `positions` returns what `fused_layer` gets as such.
-        """
+        """Compute the fused layer's output, with what `positions` returns; None if it must not be used here."""
         layer: Any = self
         parts = find_parts(layer)
         if parts is None or not _is_plain(layer, parts, mask):

@@ -57,7 +57,6 @@ class EncoderFacts:
 
     @property
     def is_download(self) -> bool:
-        """Whether it comes from the Hugging Face hub."""
         return self.name != EMBEDDED and self.at_hand != "folder"
 
 
@@ -176,7 +175,6 @@ def _folder_of(name: str) -> str | None:
 
 
 def _hub_cache() -> Path:
-    """Return the folder in which huggingface_hub keeps what it has downloaded."""
     given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     if given:
         return Path(given).expanduser()

@@ -77,7 +77,6 @@ def is_dot_product(settings: ModelConfig, *, is_pair: bool) -> bool:
 
 
 def _layers(kind: str, layers: int | None, *, bare: bool, is_score: bool) -> int:
-    """Return the number of transformer blocks."""
     if kind == "self-attention":
         count, needed = _SELF_LAYERS if layers is None else layers, 1
     elif kind == "cross-attention":

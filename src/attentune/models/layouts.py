@@ -23,7 +23,6 @@ SPECIAL = 2
 
 
 def take_tokens(values: Tensor, places: Tensor) -> Tensor:
-    """Index (B, T, ...) values by positions in the flattened first two dimensions."""
     return values.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, places.shape)
 
 
@@ -56,13 +55,7 @@ def to_rows(tokens: Tensor | None, texts: TwoTexts | None) -> Tensor | None:
     return tokens if tokens is None or texts is None else texts.rows(tokens)
 
 
-def mean_over_pair(layer_weights_NL: Tensor) -> Tensor:
-    """Average over the first and second texts: from (2 B, L) to (B, L)."""
-    return layer_weights_NL.unflatten(0, (2, -1)).mean(dim=0)
-
-
 def find_texts(mask_BT: Tensor, second_start_B: Tensor) -> TwoTexts:
-    """Locate the two texts of each row."""
     batch, length = mask_BT.shape
     starts_N1 = torch.cat([torch.zeros_like(second_start_B), second_start_B])[:, None]
     place_1T = torch.arange(length, device=mask_BT.device)[None]
@@ -126,11 +119,7 @@ class Windows:
 
 
 def window_starts(tokens: int, window: int, overlap: int) -> list[int]:
-    """Compute where each window of a row starts, as an index into its tokens without [CLS].
-
-    All windows are full except that of a short row; the last one is moved back to end with the row, so it may overlap
-    more.
-    """
+    """Compute where each window of a row starts, without [CLS]; all are full, and the last one ends with the row."""
     inner = window - SPECIAL
     if tokens <= inner:
         return [0]

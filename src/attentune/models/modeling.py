@@ -14,7 +14,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.utils import ModelOutput
 
 from attentune.models.configuration import AttentuneConfig
-from attentune.models.layouts import TwoTexts, Windows, find_texts, find_windows, mean_over_pair, to_rows
+from attentune.models.layouts import TwoTexts, Windows, find_texts, find_windows, to_rows
 from attentune.models.pipeline import AttentunePipeline
 from attentune.models.slots import (
     blur_slot,
@@ -184,13 +184,15 @@ class AttentuneForSequenceClassification(PreTrainedModel):
         hidden, layer_weights = encoded.last_hidden_state, None
         if self.layer_mix is not None:
             hidden, layer_weights = self.layer_mix((*encoded.hidden_states[1:-1], hidden), read_mask)
+        if texts is not None and layer_weights is not None:  # of first and second texts: (2 B, L)
+            layer_weights = layer_weights.unflatten(0, (2, -1)).mean(dim=0)
         logits_BC, token_logits, importance = self.classify(hidden, read_ids, read_mask)
         return AttentuneOutput(
             loss=None if labels is None else self._mean_loss(logits_BC, labels, token_logits, token_targets),
             logits=logits_BC,
             token_scores=to_rows(importance, texts),
             token_logits=to_rows(token_logits, texts),
-            layer_weights=layer_weights if texts is None or layer_weights is None else mean_over_pair(layer_weights),
+            layer_weights=layer_weights,
             hidden_states=encoded.hidden_states if output_hidden_states else None,
             attentions=encoded.attentions if output_attentions else None,
         )

@@ -29,10 +29,7 @@ def resolve_precision(wanted: str, device: torch.device) -> str:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether the device multiplies bf16 faster than fp32: a GPU that has it, a CPU with AMX, or with fast AVX512-BF16.
-
-    How fast AVX512-BF16 is depends on the processor, so there it is measured, once in a process, in about 40 ms.
-    """
+    """Whether the device multiplies bf16 faster than fp32: some GPUs, a CPU with AMX, or with fast AVX512-BF16."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type != "cpu":

@@ -10,7 +10,6 @@ import json
 import math
 import re
 import stat
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -56,13 +55,7 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
             f"{path}: no model of Attentune could be loaded: {reason} Train it again, or use another copy."
         )
     ):
-        config = AttentuneConfig.from_pretrained(path)
-        check_values(config)
-        with torch.device("meta"):
-            check_size(AttentuneForSequenceClassification(config), path)
-        model, info = AttentuneForSequenceClassification.from_pretrained(
-            path, output_loading_info=True, use_safetensors=True, local_files_only=True, dtype=torch.float32
-        )
+        model, info = load_weights(path, AttentuneConfig.from_pretrained(path))
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     broken = sorted(str(key) for kind in ("missing", "mismatched", "unexpected") for key in info[f"{kind}_keys"])
     if broken:
@@ -71,6 +64,21 @@ def load_model(folder: str | Path) -> tuple[AttentuneForSequenceClassification, 
             " or use another copy."
         )
     return model.eval(), prepare_tokenizer(tokenizer, model.config.encoder_config)
+
+
+def load_weights(folder: Path, config: AttentuneConfig) -> tuple[AttentuneForSequenceClassification, dict[str, Any]]:
+    """Load the weights of a saved model with this configuration, once it is checked; also return the loading report."""
+    check_values(config)
+    with torch.device("meta"):
+        check_size(AttentuneForSequenceClassification(config), folder)
+    return AttentuneForSequenceClassification.from_pretrained(
+        folder,
+        config=config,
+        output_loading_info=True,
+        use_safetensors=True,
+        local_files_only=True,
+        dtype=torch.float32,
+    )
 
 
 def _why_no_run(path: Path) -> str | None:
@@ -98,9 +106,8 @@ def check_undamaged(folder: Path) -> None:
 
 
 def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write weights (safetensors only), configuration and tokenizer into an existing folder.
-
-    The tokenizer's settings are saved so that it yields the same tokens when it is loaded with transformers alone.
+    """Write weights, configuration and tokenizer into an existing folder, whose tokens are the same with transformers
+    alone.
     """
     with quiet():
         model.save_pretrained(folder)
@@ -110,7 +117,6 @@ def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, 
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, longest: int) -> None:
-    """Write a tokenizer into an existing folder, to be loaded with transformers alone."""
     with quiet():
         tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
@@ -125,7 +131,6 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, longest: int) -> None:
 
 
 def label_space_of(config: AttentuneConfig) -> LabelSpace:
-    """Return the label space of a saved model."""
     if config.task_type == "regression":
         return LabelSpace("regression")
     names = tuple(config.id2label[index] for index in range(config.num_labels))
@@ -190,11 +195,8 @@ def prepare_tokenizer(tokenizer: Tokenizer, encoder_config: PreTrainedConfig) ->
 
 
 def keep_text_as_text(tokenizer: Tokenizer) -> None:
-    """Make the tokenizer encode a text such as "[MASK] </s>" as plain characters, not as special tokens.
-
-    `split_special_tokens` does this for most families. The Unigram vocabularies of ALBERT, DeBERTa-v2 and XLM-R contain
-    the special tokens as pieces too, so a pre-tokenizer splits these first. Neither is saved with the tokenizer: call
-    this after every load.
+    """Make the tokenizer encode a text such as "[MASK] </s>" as plain characters. Not saved: call this after every
+    load.
     """
     tokenizer.split_special_tokens = True
     backend = tokenizer.backend_tokenizer
@@ -207,10 +209,7 @@ def keep_text_as_text(tokenizer: Tokenizer) -> None:
 
 
 def ask_for_segments(tokenizer: Tokenizer, config: PreTrainedConfig) -> None:
-    """Make the tokenizer return token type ids if the encoder has segment embeddings.
-
-    ALBERT's tokenizer omits them by default, so that the encoder could not tell the two texts of a pair.
-    """
+    """Make the tokenizer return token type ids if the encoder has segment embeddings."""
     if (getattr(config, "type_vocab_size", None) or 0) > 1 and "token_type_ids" not in tokenizer.model_input_names:
         tokenizer.model_input_names = [*tokenizer.model_input_names, "token_type_ids"]
 
@@ -223,7 +222,6 @@ def special_token_ids(tokenizer: Tokenizer) -> list[int]:
 
 
 def check_is_encoder(name: str, config: PreTrainedConfig, tokenizer: Tokenizer) -> None:
-    """Check that a model is a bidirectional text encoder with a usable tokenizer."""
     kind = config.model_type
     causal = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     missing = [kind for kind in ("cls", "pad", "mask") if getattr(tokenizer, f"{kind}_token_id") is None]
@@ -245,10 +243,7 @@ def check_is_encoder(name: str, config: PreTrainedConfig, tokenizer: Tokenizer) 
 
 
 def readable_positions(encoder: nn.Module) -> int | None:
-    """Return the maximum length that the encoder's position embeddings allow; None if it is not known.
-
-    RoBERTa and its relatives count positions from the padding id + 1, so the first embeddings are never used.
-    """
+    """Return the maximum length that the encoder's position embeddings allow; None if it is not known."""
     positions = getattr(encoder.config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions <= 0:
         return None
@@ -258,17 +253,13 @@ def readable_positions(encoder: nn.Module) -> int | None:
 
 
 def pooler_dense(encoder: nn.Module) -> nn.Linear | None:
-    """Return the dense layer of the encoder's pooler; None without one.
-
-    It is `pooler.dense` in BERT, RoBERTa, XLM-R and MPNet, `pooler` in ALBERT; all apply tanh to its output.
-    """
+    """Return the dense layer of the encoder's pooler (`pooler.dense` in BERT, `pooler` in ALBERT); None without one."""
     pooler = getattr(encoder, "pooler", None)
     dense = getattr(pooler, "dense", pooler)
     return dense if isinstance(dense, nn.Linear) else None
 
 
 def is_pooler_weight(name: str) -> bool:
-    """Whether a weight of this name belongs to a pooler."""
     return "pooler" in name.split(".")
 
 
@@ -276,7 +267,7 @@ def is_pooler_weight(name: str) -> bool:
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack")
-_SETTINGS_BYTES, _TOKENIZER_BYTES, _HEADER_BYTES = 1 << 23, 1 << 28, 10**8
+_SETTINGS_BYTES, _TOKENIZER_BYTES = 1 << 23, 1 << 28
 # The largest known vocabulary has a million entries, the deepest encoder 48 layers.
 _LARGEST, _MOST_LAYERS = 1 << 24, 1000
 # Weights that a checkpoint may lack, such as a pooler's.
@@ -413,14 +404,8 @@ def _problem_of_weights(folder: Path) -> str | None:
 
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    with file.open("rb") as opened:
-        begin = opened.read(8)
-    size = struct.unpack("<Q", begin)[0] if len(begin) == 8 else 0
-    if not 2 <= size <= min(_HEADER_BYTES, file.stat().st_size - 8):
-        kind = "a zip archive, as torch.save makes" if begin[:2] == b"PK" else "no header of one"
-        raise ValueError(f"{file.name} begins with {kind}")
     try:
-        # safetensors itself checks the rest: types, shapes, and that tensors neither overlap nor leave gaps.
+        # safetensors checks the header's size, types and shapes, and that tensors neither overlap nor leave gaps.
         with safe_open(file, framework="numpy") as tensors:
             return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
     except (SafetensorError, OverflowError) as error:
@@ -448,7 +433,6 @@ _AGAIN = "Fit it again: attentune explain {folder} --fit"
 
 
 def save_attribution_head(head: AttributionHead, model: nn.Module, facts: dict[str, Any], folder: Path) -> None:
-    """Write a head, what it is and how it was fitted; a head that the folder has is replaced."""
     settings = {
         "layers": list(head.layers),
         "model": weights_of(model),

@@ -68,7 +68,6 @@ class BlurHooks:
             self._is_prepared = False
 
     def remove(self) -> None:
-        """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -183,7 +182,6 @@ def blur_slot(config: AttentuneConfig, encoder: Any) -> tuple[GaussianBlur | Non
 
 
 def layer_mix_slot(config: AttentuneConfig) -> LayerMix | None:
-    """Build the layer mix; None if the output is that of the last layer."""
     mix = config.layer_mix
     _check_known("layer_mix.kind", mix["kind"], LAYER_MIXES)
     if mix["kind"] == "last" and not mix["squeeze"]:
@@ -200,7 +198,6 @@ def layer_mix_slot(config: AttentuneConfig) -> LayerMix | None:
 
 
 def token_gate_slot(config: AttentuneConfig) -> ImportanceGate | None:
-    """Build the token gate; None without one."""
     gate = config.token_gate
     _check_known("token_gate.kind", gate["kind"], TOKEN_GATES)
     if gate["kind"] == "none":
@@ -216,7 +213,6 @@ def token_gate_slot(config: AttentuneConfig) -> ImportanceGate | None:
 
 
 def head_slot(config: AttentuneConfig) -> nn.Module:
-    """Build the head; attention blocks take the encoder's sizes."""
     head, encoder = config.head, config.encoder_config
     options = HeadOptions(
         hidden_size=encoder.hidden_size,
@@ -244,7 +240,6 @@ def classifier_slot(config: AttentuneConfig) -> nn.Module:
 
 
 def _activation(encoder: Any) -> Callable[[Tensor], Tensor]:
-    """Return the encoder's activation function."""
     activation = _first(encoder, ("hidden_act", "hidden_activation", "activation")) or "gelu"
     return ACT2FN[activation] if isinstance(activation, str) else activation
 
@@ -259,12 +254,10 @@ _TARGETS = (("query", "value"), ("query_proj", "value_proj"), ("q_lin", "v_lin")
 
 
 def check_peft() -> None:
-    """Check that peft is installed."""
     require_extra("peft", "peft", what="training.lora_rank")
 
 
 def adapter_settings(settings: dict[str, Any], encoder: nn.Module, **more: Any) -> Any:
-    """Build peft's configuration of adapters on an encoder."""
     names = {name.split(".")[-1] for name, module in encoder.named_modules() if isinstance(module, nn.Linear)}
     targets = next((targets for targets in _TARGETS if names.issuperset(targets)), None)
     if targets is None:

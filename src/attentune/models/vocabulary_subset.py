@@ -57,7 +57,6 @@ class VocabularySubset:
             self._table.weight.data = self._initial_VD  # no second table while training
 
     def expand(self, decay: float) -> None:
-        """Put the full table into the encoder permanently."""
         weight_VD = self._initial_VD * decay
         weight_VD[self._used_K] = self._rows.weight.detach()
         self._table.weight.data = weight_VD

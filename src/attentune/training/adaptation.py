@@ -78,12 +78,10 @@ def adapt(
 
 
 def is_adapted(folder: Path) -> bool:
-    """Whether a folder has a whole adapted encoder."""
     return (folder / _MARKER).is_file() and (folder / RUN_FOLDER / CONFIG_FILE).is_file()
 
 
 def _texts(config: Config) -> TextRows:
-    """Read the texts that the settings name."""
     if config.data.train_file is not None:
         is_pair = config.data.text_pair_column is not None
         space = LabelSpace("classification", ("text",))

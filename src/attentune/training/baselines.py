@@ -51,7 +51,6 @@ class FittedBaseline:
 
 
 def fit_baseline(name: str, inputs: RunInputs, splits: Sequence[str], frozen: FrozenEncoder) -> FittedBaseline:
-    """Fit a baseline on the training rows and predict splits."""
     config, rows, shared_seconds = inputs.config, inputs.read_data.splits, frozen.seconds
     started = time.perf_counter()
     baseline = make_baseline(
@@ -103,7 +102,6 @@ def run_baseline(run: Path, name: str, inputs: RunInputs) -> RunResult:
 
 
 def frozen_encoder(inputs: RunInputs, *, in_bf16: bool) -> FrozenEncoder:
-    """Return the run's encoder as it is before training, on the run's device."""
     config, use_cpu = inputs.config, inputs.accelerator.device.type == "cpu"
     return FrozenEncoder(config.model, config.data.max_length, use_cpu=use_cpu, in_bf16=in_bf16)
 
@@ -192,11 +190,7 @@ def find_failures(
     label_space: LabelSpace,
     seed: int,
 ) -> list[str]:
-    """Return sentences on a model that predicts (nearly) one class, or is not better than a baseline, and what to try.
-
-    The differences are paired by row, with a 95 % bootstrap interval: the model is expected to be better than the
-    majority class, and not worse than any other baseline.
-    """
+    """Return sentences on a model that predicts (nearly) one class or is no better than a baseline, with advice."""
     found = []
     constant = _constant(model.predictions, labels, label_space)
     if constant is not None:

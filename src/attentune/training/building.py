@@ -100,7 +100,7 @@ def new_model(inputs: RunInputs, objective: Objective) -> Any:
 
 
 def new_evaluator(inputs: RunInputs, model: Any, frozen: FrozenStates | None) -> ModelEvaluator:
-    """Build what scores the splits with the model: in float32, as `attentune evaluate` does, whatever it trains in."""
+    """Build what scores the splits: in float32, as `attentune evaluate` does, whatever it trains in."""
     return ModelEvaluator(
         # Not the wrapped model: processes score different numbers of batches, for which the wrapper would wait.
         model=model,
@@ -123,7 +123,6 @@ def used_token_ids(inputs: RunInputs) -> np.ndarray:
 
 
 def build_planner(inputs: RunInputs, model: Any) -> EpochPlanner:
-    """Build the token-label generator."""
     config, accelerator, tokenizer = inputs.config, inputs.accelerator, inputs.tokenizer
     scorer = TrainingScorer(
         model=model,
@@ -159,7 +158,6 @@ def count_steps_per_epoch(inputs: RunInputs, planner: EpochPlanner, epoch: int |
 
 
 def count_steps(inputs: RunInputs, planner: EpochPlanner) -> int:
-    """Return the number of optimiser steps of the whole run."""
     training = inputs.config.training
     if training.max_steps > 0:
         return training.max_steps
@@ -170,7 +168,6 @@ def count_steps(inputs: RunInputs, planner: EpochPlanner) -> int:
 
 
 def _lora_settings(training: TrainingConfig) -> dict[str, Any] | None:
-    """Return rank, alpha and dropout of the encoder's adapters; None without adapters."""
     if training.lora_rank is None:
         return None
     check_peft()

@@ -38,9 +38,8 @@ from attentune.training.run_folder import locked_folder
 def calibrate(
     evaluator: Evaluator, splits: Sequence[str], training: TrainingConfig, *, reuse: bool
 ) -> Calibration | None:
-    """Fit temperature and thresholds on the calibration rows, and measure the calibration error of other splits.
-
-    The evaluator then has the calibrated logits of these splits, and predicts by the thresholds.
+    """Fit temperature and thresholds on the calibration rows, let the evaluator use them, and measure the error of
+    other splits.
     """
     temperature, thresholds = training.calibrate == "temperature", training.thresholds == "f1"
     rows = evaluator.splits.get(CALIBRATION)
@@ -96,7 +95,6 @@ class Recalibration:
         return {**facts, "before": dict(self.before), "data_fingerprint": dict(self.data_fingerprint)}
 
     def sentence(self) -> str:
-        """Return a sentence for the user and the model card."""
         text = "Probabilities are those of the model, not calibrated."
         text = self.calibration.sentence() if self.calibration.rows else text
         return f"{text} No text is rejected any more; choose a threshold anew: --reject." * self.ends_rejection or text
@@ -111,9 +109,8 @@ def calibrate_run(
     split: str = "validation",
     precision: str | None = None,
 ) -> Recalibration:
-    """Fit temperature or thresholds on labelled rows that the run was not trained on, and save them in its folder.
-
-    Earlier ones are replaced; with neither option they are removed. Weights, scores and predictions are unchanged.
+    """Fit temperature or thresholds on labelled rows not trained on, and save them in the run's folder; remove both
+    with neither option.
     """
     saved = Predictor.load(run).single_model("calibrate")
     _check_folder(saved, split)
@@ -151,10 +148,8 @@ _MEANS_ROWS = 20_000
 
 
 def rejection_of(evaluator: Evaluator, splits: Sequence[str], share: float, *, outside: str | None = None) -> Rejection:
-    """Fit on labelled held-out splits which texts are rejected.
-
-    The scores of a model include the distance to its class means if the evaluator also has the split "train". `outside`
-    is a split of texts of no class, which then choose the score.
+    """Fit on labelled held-out splits which texts are rejected; `outside`, a split of texts of no class, then chooses
+    the score.
     """
     means = None
     evaluator = replace(evaluator, logits={}, vectors={}, rejection=None)
@@ -209,9 +204,8 @@ def reject_run(
     split: str = "validation",
     precision: str | None = None,
 ) -> Rejection:
-    """Choose below which score a run rejects texts as of no class, and save it in its folder; any kind of run.
-
-    `outside` are texts of no class, which then choose the score. Distances need the rows that the run was trained on.
+    """Choose below which score a run rejects texts as of no class, by `outside` texts of none if given, and save it in
+    its folder.
     """
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
     _check_folder(saved, split)
@@ -234,7 +228,6 @@ def reject_run(
 
 
 def end_rejection(run: str | Path) -> None:
-    """Make a run reject no text; any kind of run."""
     saved = Predictor.load(run)
     _check_folder(saved, "validation")
     with locked_folder(saved.folder):

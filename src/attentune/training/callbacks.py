@@ -66,7 +66,6 @@ class TrainingState:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainingState:
-        """Build a state from `to_dict`'s values."""
         check_fields(cls, values)
         counts = {name: value for name, value in values.items() if type(value) is int}
         below = [name for name, value in counts.items() if value < (-1 if name == "last_scored_step" else 0)]
@@ -79,12 +78,10 @@ class TrainingState:
 
     @property
     def tokens_per_second(self) -> float:
-        """Training speed so far."""
         return self.tokens / max(self.seconds, 1e-9)
 
     @property
     def is_best(self) -> bool:
-        """Whether the best score is that of the current step."""
         return self.best is not None and self.best["step"] == self.step
 
     def update_best(self, metric: Metric, value: float, threshold: float) -> bool:
@@ -140,7 +137,6 @@ class JsonLog(TrainingCallback):
             file.truncate(min(keep_bytes, path.stat().st_size))
 
     def write(self, facts: dict[str, Any]) -> None:
-        """Add a line."""
         line = json.dumps(without_nan(facts), ensure_ascii=False).encode() + b"\n"
         with storage_errors(self._path), self._path.open("ab", buffering=0) as file:
             while line:  # a full disk may write a part only
@@ -200,7 +196,6 @@ class NotebookBar:
         self._show()
 
     def update(self, task: TaskID, **fields: Any) -> None:
-        """Move the bar, as `Progress.update` does."""
         self._fields |= fields
         if time.monotonic() - self._shown_s > self._EVERY_S:
             self._show()
@@ -268,7 +263,6 @@ class LiveDisplay:
             self._bar.update(TaskID(0), **fields)
 
     def stop(self) -> None:
-        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -334,7 +328,6 @@ class ProgressDisplay(LiveDisplay, TrainingCallback):
             self.info(f"{epoch}: labels: {sentences}{tokens}")
 
     def stop(self) -> None:
-        """Remove the bar."""
         self._is_silent = self._only_steps
         super().stop()
 
@@ -406,7 +399,6 @@ def tracked(accelerator: Accelerator, config: Config) -> Iterator[None]:
 
 
 def log_final(accelerator: Accelerator, scores: Mapping[str, Mapping[str, float | None]], step: int) -> None:
-    """Log the scores of the final weights to the tracker."""
     values = {f"final/{split}/{name}": value for split, part in scores.items() for name, value in part.items()}
     accelerator.log({name: value for name, value in values.items() if value is not None}, step=step)
 

@@ -29,8 +29,6 @@ from attentune.training.run_folder import METRICS_FILE
 
 @dataclass(frozen=True)
 class CardFacts:
-    """The content of a model card."""
-
     config: Config  # the run's settings
     data: TaskData  # its rows
     metric: Metric  # the metric that tells the best weights

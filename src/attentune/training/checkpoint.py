@@ -70,7 +70,7 @@ def verify_checkpoint(folder: Path) -> str | None:
 
 
 def newest_good(run: Path, warn: Callable[[str], None], *, with_best: bool = False) -> Path | None:
-    """Return the newest undamaged checkpoint, or None."""
+    """Return the newest undamaged checkpoint, or None; with `with_best` its best one must be undamaged too."""
     for folder in reversed(checkpoint_folders(run)):
         problem = verify_checkpoint(folder)
         if problem is None and with_best:
@@ -92,7 +92,6 @@ def _damage_of_best(run: Path, folder: Path) -> str | None:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Read the state of a checkpoint."""
     try:
         content = read_json(folder / STATE)
         if not isinstance(content["identity"], dict):
@@ -114,10 +113,7 @@ def fitting(folder: Path) -> Iterator[None]:
 
 
 def keep_newest(run: Path, step: int, limit: int, always: int | None) -> None:
-    """Remove all but the newest `limit` checkpoints.
-
-    Checkpoints newer than `step` were skipped as damaged when the run was resumed; they are removed and do not count.
-    """
+    """Remove all but the newest `limit` checkpoints, and those newer than `step`, skipped as damaged on resuming."""
     folders = checkpoint_folders(run)
     newest = run / f"checkpoint-{step}"
     past = folders[: folders.index(newest) + 1]
@@ -171,11 +167,8 @@ class Checkpointer:
         optimizer = optimizer_tensors(bare_optimizer(trainer.optimizer), trainer.model)
 
         def write_files(folder: Path) -> None:
-            save_model(trainer.model, trainer.inputs.tokenizer, folder)
+            _save_model(folder, trainer, labels)
             save_file(optimizer, folder / OPTIMIZER_FILE)
-            if labels:
-                fingerprint = trainer.inputs.fingerprint["train"]
-                save_labels(folder / LABELS_FILE, labels, train_fingerprint=fingerprint)
 
         with trainer.embeddings.whole(trainer.decay()):
             write_checkpoint(self._run, state.step, content, write_files)
@@ -188,7 +181,12 @@ class Checkpointer:
             display.info(f"{self._run}: no checkpoint to resume from; starting at the beginning.")
             return False
         content = read_state(folder)
-        check_identity(self._run, trainer, content["identity"])
+        if differences := changes(content["identity"], trainer.resume_fingerprint()):
+            raise CheckpointError(
+                f"{self._run}: cannot be resumed: {' and '.join(differences)} changed since it was begun, so the result"
+                " would be of two mixed runs. Put back what was there, or train again from the start with"
+                " --overwrite_output_dir."
+            )
         display.info(f"resuming from {folder}")
         with fitting(folder):
             trainer.state = TrainingState.from_dict(content["state"])
@@ -202,16 +200,6 @@ class Checkpointer:
                 trainer.planner.restore(load_labels(folder / LABELS_FILE)[0])
         self._saved_step = trainer.state.step
         return True
-
-
-def check_identity(run: Path, trainer: Trainer, before: dict[str, Any]) -> None:
-    """Refuse to resume a run whose rows, tokens, encoder, processes or device are others than at its beginning."""
-    differences = changes(before, trainer.resume_fingerprint())
-    if differences:
-        raise CheckpointError(
-            f"{run}: cannot be resumed: {' and '.join(differences)} changed since it was begun, so the result would be"
-            " of two mixed runs. Put back what was there, or train again from the start with --overwrite_output_dir."
-        )
 
 
 # The folder of the adapters alone; the run folder has the merged weights.
@@ -234,12 +222,15 @@ def load_best(run: Path, trainer: Trainer) -> int:
 
 
 def save_final_model(run: Path, trainer: Trainer, labels: dict[str, np.ndarray]) -> None:
-    """Write the model and the token labels, if any, to a temporary folder, and move them once all are on the disk."""
+    """Write the model and the token labels, if any, all or nothing."""
     with written_together(run, f"{TEMPORARY}model-{os.getpid()}") as temporary:
-        save_model(trainer.model, trainer.inputs.tokenizer, temporary)
-        if labels:
-            fingerprint = trainer.inputs.fingerprint["train"]
-            save_labels(temporary / LABELS_FILE, labels, train_fingerprint=fingerprint)
+        _save_model(temporary, trainer, labels)
+
+
+def _save_model(folder: Path, trainer: Trainer, labels: dict[str, np.ndarray]) -> None:
+    save_model(trainer.model, trainer.inputs.tokenizer, folder)
+    if labels:
+        save_labels(folder / LABELS_FILE, labels, train_fingerprint=trainer.inputs.fingerprint["train"])
 
 
 def save_adapters(folder: Path, adapters: dict[str, torch.Tensor], trainer: Trainer, lora: dict[str, Any]) -> None:

@@ -10,11 +10,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from attentune.data.cues import ignore_flag
-from attentune.data.dataset import TextRows
 from attentune.data.ignored_words import rows_with, without_words
 from attentune.data.tables import quote
 from attentune.data.tokenization import encode_rows
@@ -37,14 +35,21 @@ def cue_effects(inputs: RunInputs, evaluator: ModelEvaluator) -> list[dict[str, 
     """
     if not inputs.validation:
         return []
-    split, space, found = inputs.validation[0], evaluator.label_space, []
-    rows = inputs.read_data.splits[split]
+    split, space, config, found = inputs.validation[0], evaluator.label_space, inputs.config, []
+    rows, bi_encoder = inputs.read_data.splits[split], config.model.pair_encoding == "bi-encoder"
     for cue in inputs.cues:
         places = list(itertools.islice(rows_with(rows, cue.text), MOST_ROWS))
         if not places:
             continue
         shortened = without_words(rows.take(places), [cue.text])
-        logits = evaluator.logits[split][places], _logits(shortened, inputs, evaluator)
+        scored = score_rows(
+            evaluator.model,
+            encode_rows(shortened, inputs.tokenizer, max_length=config.data.longest_row, bi_encoder=bi_encoder),
+            pad_token_id=evaluator.pad_token_id,
+            accelerator=evaluator.accelerator,
+            in_float32=evaluator.in_float32,
+        )
+        logits = evaluator.logits[split][places], scored.logits_NC
         targets_N = torch.full((len(places),), cue.label)
         before_N, after_N = (target_value(torch.from_numpy(one), targets_N, space) for one in logits)
         predicted = [predictions_of(one, space).reshape(len(places), -1) for one in logits]
@@ -58,17 +63,6 @@ def cue_effects(inputs: RunInputs, evaluator: ModelEvaluator) -> list[dict[str, 
             }
         )
     return found
-
-
-def _logits(rows: TextRows, inputs: RunInputs, evaluator: ModelEvaluator) -> np.ndarray:
-    bi_encoder = inputs.config.model.pair_encoding == "bi-encoder"
-    return score_rows(
-        evaluator.model,
-        encode_rows(rows, inputs.tokenizer, max_length=inputs.config.data.longest_row, bi_encoder=bi_encoder),
-        pad_token_id=evaluator.pad_token_id,
-        accelerator=evaluator.accelerator,
-        in_float32=evaluator.in_float32,
-    ).logits_NC
 
 
 def cue_sentence(cues: Sequence[Mapping[str, Any]], inputs: RunInputs) -> str | None:

@@ -38,10 +38,8 @@ _BYTES_A_NUMBER = 4
 
 
 class FrozenStates:
-    """The last hidden states of all training rows, concatenated, in the run's precision.
-
-    They are computed at the first `batch`, in evaluation mode, and stay in main memory. With several processes each
-    computes all of them.
+    """The last hidden states of all training rows, in the run's precision; computed at the first `batch` (in each
+    process) and kept.
     """
 
     def __init__(self, *, model: Any, features: Features, pad_token_id: int, accelerator: Accelerator) -> None:
@@ -106,8 +104,15 @@ def states_bytes(model: Any, features: Features) -> int:
     return len(features.ids) * int(model.config.encoder_config.hidden_size) * _BYTES_A_NUMBER
 
 
-def freeze(model: Any, features: Features, generator: str, **options: Any) -> tuple[FrozenStates | None, str]:
-    """Freeze the encoder, and cache its hidden states if possible."""
+def freeze_encoder(inputs: RunInputs, model: Any) -> tuple[FrozenStates | None, str | None]:
+    """Freeze the encoder if the settings say so; return its cached hidden states, if any, and a note for the user."""
+    training, features, generator = inputs.config.training, inputs.features["train"], inputs.config.labels.generator
+    if training.lora_rank is not None:
+        counts = count_parameters(model)
+        share = f"{counts.total.trainable:,} of {counts.total.parameters:,} parameters train"
+        return None, f"adapters in the encoder: {share} (slots and classifier included)"
+    if not training.freeze_encoder:
+        return None, None
     model.freeze_encoder()
     reason, size_bytes = _not_constant_reason(model), states_bytes(model, features)
     if generator != "none":
@@ -117,26 +122,10 @@ def freeze(model: Any, features: Features, generator: str, **options: Any) -> tu
         reason = f"they would take {size_bytes / (1 << 30):.1f} GiB, and at most {limit_gib:.0f} are kept"
     if reason is not None:
         return None, f"frozen encoder: it runs in each step, since {reason}"
+    pad_token_id, accelerator = inputs.tokenizer.pad_token_id, inputs.accelerator
+    frozen = FrozenStates(model=model, features=features, pad_token_id=pad_token_id, accelerator=accelerator)
     note = f"the hidden states of {len(features):,} rows are computed once (at most {size_bytes / (1 << 20):,.1f} MiB)"
-    return FrozenStates(model=model, features=features, **options), f"frozen encoder: {note}"
-
-
-def freeze_encoder(inputs: RunInputs, model: Any) -> tuple[FrozenStates | None, str | None]:
-    """Freeze the encoder if the settings say so; return its cached hidden states, if any, and a note for the user."""
-    training = inputs.config.training
-    if training.lora_rank is not None:
-        counts = count_parameters(model)
-        share = f"{counts.total.trainable:,} of {counts.total.parameters:,} parameters train"
-        return None, f"adapters in the encoder: {share} (slots and classifier included)"
-    if not training.freeze_encoder:
-        return None, None
-    return freeze(
-        model,
-        inputs.features["train"],
-        inputs.config.labels.generator,
-        pad_token_id=inputs.tokenizer.pad_token_id,
-        accelerator=inputs.accelerator,
-    )
+    return frozen, f"frozen encoder: {note}"
 
 
 # Inverse strengths of the penalty to choose from, of features with a root mean square of 1.
@@ -146,8 +135,8 @@ _ONE_LABEL = LabelSpace("multi_label", ("present",))
 
 
 def is_probed(model: Any, *, linear_probe: bool) -> bool:
-    """Return whether the classifier starts from a fit: if the setting says so, and always for a
-    cosine or dot product with a scale.
+    """Return whether the classifier starts from a fit: by `linear_probe`, and always for a cosine or dot product with a
+    scale.
     """
     if linear_probe and isinstance(model.classifier, DotProduct):
         raise ConfigError(
@@ -158,9 +147,8 @@ def is_probed(model: Any, *, linear_probe: bool) -> bool:
 
 
 def start_classifier(inputs: RunInputs, model: Any, objective: Objective) -> str:
-    """Fit the classifier to the training rows with the encoder as it is; return a note for the user.
-
-    All processes must call it together.
+    """Fit the classifier to the training rows with the encoder as it is; return a note. All processes must call it
+    together.
     """
     began = time.perf_counter()
     labels, seed = inputs.targets if inputs.is_regression else inputs.labels, inputs.config.training.seed
@@ -199,7 +187,6 @@ class Solution:
     note: str  # how the strength of the penalty was chosen
 
     def outputs(self, x_NF: np.ndarray) -> np.ndarray:
-        """Return (N, K) float64 raw outputs."""
         return x_NF.astype(np.float64) @ self.weight_KF.T + self.bias_K
 
 

@@ -39,7 +39,6 @@ def nonfinite_error(what: str, step: int, rows: Sequence[str], consequence: str)
 
 
 def count_nonfinite(model: nn.Module) -> int:
-    """Return how many of a model's weights are infinite or NaN."""
     weights = (weight.detach() for weight in model.parameters())
     # One pass over memory instead of five: a sum is finite only if all weights are.
     return sum(0 if math.isfinite(weight.sum()) else int((~weight.isfinite()).sum()) for weight in weights)
@@ -98,7 +97,6 @@ class Objective:
         return torch.stack([target, *token_label_sums(output.token_logits, token_labels_BT, weights_B)])
 
     def denominators(self, labels: np.ndarray, tokens: int, epoch: float) -> Denominators:
-        """Return the denominators of one optimiser step."""
         warmup = 1.0 if self.warmup_epochs == 0 else min(1.0, epoch / self.warmup_epochs)
         share = (1.0 - self.alpha) * warmup if tokens else 0.0
         return Denominators(self.weight_sum(labels) or 1.0, tokens, share)
@@ -185,7 +183,6 @@ def _check_soft(loss: str, label_space: LabelSpace, settings: ObjectiveConfig) -
 
 
 def check_metric(objective: Objective, metric: Metric) -> None:
-    """Check that the metric can compare weights during training."""
     if objective.loss == "pearson" and not metric.greater_is_better:
         raise ConfigError(
             f"training.metric_for_best_model: got {metric.name!r}, but objective.loss pearson leaves the scale of the"

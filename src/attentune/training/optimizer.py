@@ -109,14 +109,8 @@ class AdamWL2SP(torch.optim.AdamW):
 
 
 def build_optimizer(training: TrainingConfig, model: nn.Module, *, processes: int = 1) -> torch.optim.AdamW:
-    """Build AdamW over the trainable parameters, in groups with and without weight decay.
-
-    If the encoder has its own learning rate, its parameters form two further groups; empty groups are then left out.
-    Each group stores its peak learning rate as `peak_lr`.
-
-    On a CPU the step is C code, where that is available. It also writes the bf16 copies of weights that fused layers
-    read, and these keep their gradients in bf16, in which they are computed: fewer passes over memory and the same
-    numbers, as long as nothing is added to a gradient.
+    """Build AdamW over the trainable parameters, in groups with and without weight decay; with an own learning rate of
+    the encoder in four.
     """
     own_rate = training.encoder_learning_rate
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -142,6 +136,7 @@ def build_optimizer(training: TrainingConfig, model: nn.Module, *, processes: in
         return torch.optim.AdamW(groups, **options)
     optimizer = CompiledAdamW(groups, **options)
     optimizer.copies = partial(bf16_copies, model)
+    # Fused layers compute gradients in bf16; as long as nothing is added to one, keeping it so changes no number.
     if training.gradient_accumulation_steps == 1 and processes == 1:
         use_bf16_gradients(model)
     return optimizer
@@ -152,7 +147,6 @@ def _fits_compiled_step(parameter: nn.Parameter) -> bool:
 
 
 def bare_optimizer(optimizer: Any) -> Any:
-    """Return an optimiser without Accelerate's wrapper."""
     return getattr(optimizer, "optimizer", optimizer)
 
 
@@ -173,7 +167,6 @@ def clip_gradients(
 
 
 def _total_norm(gradients: list[torch.Tensor]) -> float:
-    """Return the norm of all gradients together, on the CPU."""
     if unavailable_reason() is None and all(one.dtype in _SUMMED and one.is_contiguous() for one in gradients):
         return math.sqrt(sum_of_squares(gradients))
     return float(torch.nn.utils.get_total_norm(gradients))
@@ -201,7 +194,6 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def load_optimizer_tensors(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, torch.Tensor]
 ) -> None:
-    """Restore a saved state; the inverse of `optimizer_tensors`."""
     parameters = dict(model.named_parameters())
     starts = optimizer.starts if isinstance(optimizer, AdamWL2SP) else {}
     missing = [name for name, one in parameters.items() if one in starts and f"{_START}.{name}" not in tensors]

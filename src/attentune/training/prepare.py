@@ -76,7 +76,6 @@ class Prepared:
 
     @property
     def is_regression(self) -> bool:
-        """Whether the labels are scores rather than classes."""
         return self.data.label_space.task_type == "regression"
 
     @property
@@ -94,7 +93,6 @@ class Prepared:
 
     @property
     def has_soft_targets(self) -> bool:
-        """Whether the training rows have targets besides their labels."""
         return self.data.splits["train"].targets is not None
 
     @cached_property
@@ -138,7 +136,6 @@ class RunInputs(Prepared):
     debias: Debias | None = None  # what training takes from the weak model of `objective.debias`
 
     def words(self) -> TokenWords:
-        """Return the words of the training rows."""
         from attentune.data.tokenization import words_of  # imports transformers
 
         config = self.config
@@ -166,9 +163,8 @@ class RunInputs(Prepared):
 
 
 def prepare(config: Config, data: TaskData | None = None) -> Prepared | None:
-    """Check folder, settings and rows of a run; None if it is finished already. `data` replaces the rows of `config`.
-
-    Nothing is written.
+    """Check folder, settings and rows of a run, and write nothing; None if it is finished already. `data` replaces the
+    rows of `config`.
     """
     config = config_for_run(config)
     check_folder(config)
@@ -241,7 +237,6 @@ def prepare_rows(config: Config, data: TaskData | None = None) -> Prepared:
 
 
 def _check_targets(data: TaskData) -> None:
-    """Check the soft targets of the training rows, if they have some."""
     rows, space = data.splits["train"], data.label_space
     if rows.targets is None:
         return
@@ -274,7 +269,6 @@ def check_debias(data: TaskData, kind: str) -> None:
 
 
 def check_objective(objective: ObjectiveConfig, label_space: LabelSpace) -> None:
-    """Check that class weights and label smoothing fit the labels."""
     weights, is_regression = objective.class_weights, label_space.task_type == "regression"
     if is_regression and (weights is not None or objective.label_smoothing > 0):
         raise ConfigError(
@@ -335,7 +329,6 @@ def held_out_splits(splits: Mapping[str, TextRows]) -> list[str]:
 
 
 def with_ordinal_prediction(label_space: LabelSpace, rule: str) -> LabelSpace:
-    """Return the label space with this prediction rule for ordinal classes."""
     if rule == "argmax":
         return label_space
     if label_space.task_type != "ordinal":
@@ -410,9 +403,8 @@ class RunSize:
 
 
 def choose_settings(training: TrainingConfig, size: RunSize) -> TrainingConfig:
-    """Return the settings with every open one (None) chosen by the rule; given ones are kept.
-
-    `eval_steps` and `save_steps` stay None where scores and checkpoints are made once an epoch.
+    """Return the settings with every open one (None) chosen by the rule; `eval_steps` and `save_steps` may stay None,
+    for once an epoch.
     """
     batch = _first(training.per_device_train_batch_size, default_batch_size(size.rows, size.mean_tokens))
     rows_per_step = batch * size.processes * training.gradient_accumulation_steps

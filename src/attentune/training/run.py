@@ -81,7 +81,6 @@ def train(
 
 
 def finished_run(config: Config, display: ProgressDisplay) -> RunResult:
-    """Return the record of a run that is finished."""
     folder = Path(str(config.training.output_dir))
     display.info(f"{folder}: this run is finished; nothing to resume.")
     return RunResult.load(folder / RESULT_FILE)
@@ -124,7 +123,6 @@ def run(
 
 
 def build(inputs: RunInputs) -> Trainer:
-    """Build all that trains."""
     training, accelerator = inputs.config.training, inputs.accelerator
     objective = build_objective(
         replace(inputs.config.objective, loss=inputs.loss),

@@ -44,7 +44,6 @@ class Interrupted(Exception):
 
 
 def command_to_resume(folder: str | Path) -> str:
-    """Return the shell command that resumes the run in a folder."""
     return shlex.join(["attentune", "train", "--resume", "--output_dir", str(folder)])
 
 
@@ -196,10 +195,7 @@ def config_for_run(config: Config) -> Config:
 
 
 def resumed_config(config: Config, given: Mapping[str, Any]) -> Config:
-    """Return the configuration of the run in the folder, with the given settings over it.
-
-    `check_folder` refuses those that differ. A run that was not begun yet has its own configuration.
-    """
+    """Return the settings of the folder's run, with the given ones over them; `config` for a run not begun yet."""
     file = Path(str(config.training.output_dir)) / CONFIG_FILE
     if file.is_file():
         check_links(file.parent)
@@ -286,7 +282,8 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
         yield run
         return
     with storage_errors(run):
-        is_new = _create(run)
+        is_new = not run.exists()
+        run.mkdir(parents=True, exist_ok=True)
         lock = _lock(run, is_new)
     was_empty = not _content(run)
     try:
@@ -294,8 +291,11 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
         with storage_errors(run):
             if config.training.overwrite_output_dir:
                 empty_folder(run)
-            remove_leftovers(run)
-        write_text(run / CONFIG_FILE, to_yaml(_rerunnable(config)))
+            for entry in filter(is_leftover, run.iterdir()):
+                _remove(entry)
+        # Without the options of a single call, so that the file can be run again.
+        training = replace(config.training, resume=False, overwrite_output_dir=False)
+        write_text(run / CONFIG_FILE, to_yaml(replace(config, training=training)))
         yield run
     except Pruned:
         raise  # its log is needed
@@ -309,18 +309,12 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked_folder(run: Path) -> Iterator[None]:
-    """Lock an existing run folder while the block runs."""
     with storage_errors(run):
         lock = _lock(run, is_new=False)
     try:
         yield
     finally:
         lock.free()
-
-
-def _rerunnable(config: Config) -> Config:
-    """Return the configuration without the options of a single call."""
-    return replace(config, training=replace(config.training, resume=False, overwrite_output_dir=False))
 
 
 def _content(run: Path) -> list[str]:
@@ -339,31 +333,15 @@ def checkpoint_folders(run: Path) -> list[Path]:
 
 
 def is_leftover(entry: Path) -> bool:
-    """Return whether a file or folder is an incomplete one of a killed process."""
+    """Whether a killed process left this incomplete."""
     return entry.name.startswith(TEMPORARY) if entry.is_dir() else _TEMPORARY_FILE.match(entry.name) is not None
 
 
-def remove_leftovers(run: Path) -> None:
-    """Remove incomplete files and folders of killed processes."""
-    for entry in run.iterdir():
-        if not is_leftover(entry):
-            continue
-        if entry.is_dir():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)
-
-
-def _create(run: Path) -> bool:
-    """Create the folder if it does not exist; return whether this process created it."""
-    run.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        run.mkdir()
-    except FileExistsError:
-        if not run.is_dir():
-            raise
-        return False
-    return True
+def _remove(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink(missing_ok=True)
 
 
 def _lock(run: Path, is_new: bool) -> FileLock:
@@ -383,19 +361,14 @@ def _lock(run: Path, is_new: bool) -> FileLock:
 
 
 def empty_folder(run: Path, *, first: str = RESULT_FILE, keep: Sequence[str] = ()) -> None:
-    """Remove everything but the lock: first the file that marks a finished run, last the one that marks a run folder.
-
-    Entries to `keep` stay too.
+    """Remove everything but the lock and `keep`: first the file that marks a finished run, last the one that marks a
+    run folder.
     """
     order = {first: -1, CONFIG_FILE: 1}
     with storage_errors(run):
         for entry in sorted(run.iterdir(), key=lambda entry: order.get(entry.name, 0)):
-            if entry.name in (_LOCK_FILE, *keep):
-                continue
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+            if entry.name not in (_LOCK_FILE, *keep):
+                _remove(entry)
 
 
 def _clear(run: Path, *, keep_folder: bool) -> None:

@@ -51,11 +51,10 @@ class JointStop:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether this process has a stop request."""
+        """Whether this process, alone perhaps, has a stop request."""
         return self._own.requested
 
     def agree(self) -> None:
-        """Have this process stop, as another one or itself has a stop request."""
         self._own.requested = self._is_agreed = True
 
 
@@ -100,12 +99,10 @@ class Trainer:
 
     @property
     def training(self) -> TrainingConfig:
-        """The training settings."""
         return self.inputs.config.training
 
     @property
     def accelerator(self) -> Accelerator:
-        """Provides devices, processes and precision."""
         return self.inputs.accelerator
 
     @property
@@ -119,7 +116,6 @@ class Trainer:
 
     @functools.cached_property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps in most epochs."""
         return count_steps_per_epoch(self.inputs, self.planner)
 
     def connect(
@@ -135,9 +131,8 @@ class Trainer:
         ]
 
     def start_classifier(self) -> str | None:
-        """Fit the classifier before the first step, if settings or head say so; return a note for the user.
-
-        A resumed run must not call it: its checkpoint has the classifier, and with L2-SP the starts.
+        """Fit the classifier before the first step of a new run, if settings or head say so; return a note for the
+        user.
         """
         if not is_probed(self.model, linear_probe=self.training.linear_probe):
             return None
@@ -277,7 +272,6 @@ class Trainer:
         return norm
 
     def count_step(self, plan: EpochPlan, group: list[np.ndarray], loss: float, seconds: float) -> None:
-        """Add one optimiser step to the state."""
         features, rows = plan.tokens(self.inputs.features["train"], np.concatenate(group))
         state = self.state
         state.step += 1
@@ -305,13 +299,11 @@ class Trainer:
             state.loss_sum, state.task_loss_sum, state.loss_steps = 0.0, 0.0, 0
 
     def end_epoch(self) -> None:
-        """Tell the callbacks, and move on to the next epoch."""
         for callback in self.callbacks:
             callback.on_epoch_end(self.state)
         self.state.epoch, self.state.step_in_epoch, self.state.epoch_labels = self.state.epoch + 1, 0, {}
 
     def should_evaluate(self, *, is_epoch_end: bool) -> bool:
-        """Whether the weights are to be scored after this step."""
         strategy, step = self.training.eval_strategy, self.state.step
         return strategy != "no" and (
             step == self.schedule.total_steps
@@ -320,7 +312,6 @@ class Trainer:
         )
 
     def should_save(self, *, is_epoch_end: bool) -> bool:
-        """Whether a checkpoint is due after this step."""
         every, step = self.training.save_steps, self.state.step
         return step == self.schedule.total_steps or (is_epoch_end if every is None else step % every == 0)
 
@@ -351,7 +342,6 @@ class Trainer:
             raise nonfinite_error(what, self.state.step, self._last_rows(), "They are not saved.")
 
     def resume_fingerprint(self) -> dict[str, Any]:
-        """Return what must be equal for a run to be resumed, as plain values."""
         encoder = json.loads(self.model.config.encoder_config.to_json_string(False))
         return {**self.inputs.resume_fingerprint(), "encoder": encoder, "fused_layers": fused_layers(self.model)}
 
@@ -361,7 +351,7 @@ class Trainer:
         bare_optimizer(self.optimizer).state.clear()
 
     def facts(self, final_step: int, counts: ParameterCounts) -> dict[str, Any]:
-        """Return what `run.json` says of the training."""
+        """Return the section `train` of `run.json`."""
         inputs, state = self.inputs, self.state
         return {
             "seconds": round(state.seconds, 3),
