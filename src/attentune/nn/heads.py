@@ -60,12 +60,8 @@ def masked_softmax(scores_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 class UniformInitLinear(nn.Linear):
-    """A linear layer initialised from U(0.9, 1).
-
-    Queries and keys are then nearly multiples of the sum of a token's features, and attention starts on the few tokens
-    where that sum is extreme. The poster says "close to taking a mean"; that is the default start, with small weights.
-
-    Source: task-specific attention (Jia 2024), "initializing attention layer weights with U(0.9, 1)".
+    """A linear layer initialised from U(0.9, 1), as on the poster of Jia 2024: attention starts on a few tokens, not as
+    a mean.
     """
 
     def reset_parameters(self) -> None:
@@ -78,11 +74,7 @@ class UniformInitLinear(nn.Linear):
 def attend(
     queries_NQD: Tensor, keys_NTD: Tensor, values_NTD: Tensor, mask_NT: Tensor, *, heads: int, dropout: float = 0.0
 ) -> Tensor:
-    """Compute scaled dot-product attention with several heads, (N, Q, D), by PyTorch's fused function.
-
-    `mask_NT` is True at the real tokens of keys and values, which are finite at padding too. In a text without any, all
-    positions are attended to, which changes nothing if they are all alike.
-    """
+    """Compute scaled dot-product attention to the tokens in the mask, or to all of a text without any, (N, Q, D)."""
 
     def split(tensor: Tensor) -> Tensor:
         return tensor.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -148,7 +140,7 @@ class TransformerBlock(nn.Module):
 
 
 class Pooler(nn.Module):
-    """A linear layer and tanh on one vector: BERT's pooler."""
+    """BERT's pooler: a linear layer and tanh."""
 
     def __init__(self, *, hidden_size: int) -> None:
         super().__init__()
@@ -159,10 +151,7 @@ class Pooler(nn.Module):
 
 
 class ClsHead(nn.Module):
-    """Takes the vector of the first token ([CLS]), optionally through a pooler.
-
-    Source: Devlin et al. 2019, section 3.
-    """
+    """Takes the vector of [CLS], optionally through a pooler (Devlin et al. 2019, section 3)."""
 
     def __init__(self, options: HeadOptions) -> None:
         super().__init__()
@@ -184,10 +173,7 @@ class MeanHead(nn.Module):
 
 
 class ClsMeanHead(nn.Module):
-    """Takes beta [CLS] + (1 - beta) mean over non-special tokens (all real tokens where a text has none).
-
-    Source: the control of SSA-H (Kou et al. 2020, section 3.3): the same with uniform weights.
-    """
+    """Takes beta [CLS] + (1 - beta) mean over non-special tokens: SSA-H's control (Kou et al. 2020, section 3.3)."""
 
     def __init__(self, options: HeadOptions) -> None:
         super().__init__()
@@ -199,10 +185,7 @@ class ClsMeanHead(nn.Module):
 
 
 class SelfAttentionHead(nn.Module):
-    """Applies transformer blocks of self-attention and takes [CLS].
-
-    Source: task-specific attention (Jia 2024), on single sentences.
-    """
+    """Applies transformer blocks of self-attention and takes [CLS] (Jia 2024, on single sentences)."""
 
     def __init__(self, options: HeadOptions) -> None:
         super().__init__()
@@ -278,12 +261,11 @@ def needs_pairs(kind: str) -> bool:
 
 
 def build_head(kind: str, options: HeadOptions) -> nn.Module:
-    """Build a head by its kind, a key of `HEADS` or a part of another package."""
     return part_of(HEADS, "attentune.heads", kind)(options)
 
 
 class TokenHead(nn.Module):
-    """Predicts two logits per token, "not important" and "important": dense, activation, LayerNorm, linear."""
+    """Predicts two logits per token, "not important" and "important"."""
 
     def __init__(self, *, hidden_size: int, activation: Callable[[Tensor], Tensor], positions: int | None) -> None:
         super().__init__()
@@ -293,15 +275,13 @@ class TokenHead(nn.Module):
         self.output = nn.Linear(hidden_size, 2) if positions is None else PositionLinear(positions, hidden_size)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
-        """Compute the logits, (B, T, 2) float32."""
         changed_BTD = self.norm(self.activation(self.dense(hidden_BTD.to(self.dense.weight.dtype))))
         return self.output(changed_BTD).float()
 
 
 class PositionLinear(nn.Module):
-    """A separate linear layer D -> 2 without bias for each position; rows longer than that are an error.
-
-    Source: the paper's w^i ("share_weights" off); the released program creates biases and never applies them.
+    """A linear layer D -> 2 without bias for each position: the paper's w^i. The released program never applies its
+    biases.
     """
 
     def __init__(self, positions: int, hidden_size: int) -> None:
@@ -324,22 +304,15 @@ def token_importance(token_logits_BT2: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def importance_weights(scores_BT: Tensor, mask_BT: Tensor, ordinary_BT: Tensor, *, threshold: float = 0.0) -> Tensor:
-    """Compute each token's weight in the sentence vector: a softmax over importance; each row sums to 1.
-
-    Ordinary tokens, those that are real and not special, get weight 0 below the threshold; if none passes it, all real
-    tokens are used.
-
-    Source: SSA section 3.3 (threshold 0); the released program (attention_threshold 0.3).
+    """Return a softmax over the importance of the ordinary tokens that pass the threshold, or of all tokens where none
+    does.
     """
     return masked_softmax(scores_BT, fall_back(ordinary_BT & (scores_BT >= threshold), mask_BT))
 
 
 class ImportanceGate(nn.Module):
-    """Returns beta x the head's vector + (1 - beta) x the importance-weighted sum of the tokens.
-
-    With beta 1 the head's vector is unchanged, and the token head acts through its loss only (co-training).
-
-    Source: SSA sections 3.2 (co-training) and 3.3 (hybrid).
+    """Returns beta x the head's vector + (1 - beta) x the importance-weighted sum of the tokens (hybrid; co-training:
+    beta 1).
     """
 
     def __init__(

@@ -18,22 +18,17 @@ from attentune.token_labels.plan import EpochPlan, TokenLabels, shuffled
 
 @dataclass(frozen=True)
 class PredictionComparator:
-    """Compares predictions.
-
-    In multi-label tasks a prediction is the whole set of labels.
-
-    Source: SSA (Kou et al. 2020, section 3.1); the tolerance is its 0.3 for STS-B.
+    """Compares predictions: of a multi-label task whole sets, of scores up to the tolerance of SSA (Kou et al. 2020,
+    section 3.1).
     """
 
     label_space: LabelSpace  # the labels or scores to predict
     tolerance: float = 0.3  # regression: predictions that differ by at most this are equal, on the task's scale
 
     def correct(self, logits_NC: np.ndarray, gold_N: np.ndarray) -> np.ndarray:
-        """Return which predictions are correct, (N,) bool."""
         return self._agree(predictions_of(logits_NC, self.label_space), gold_N)
 
     def same(self, logits_NC: np.ndarray, others_NC: np.ndarray) -> np.ndarray:
-        """Return which predictions are the same, (N,) bool."""
         return self._agree(predictions_of(logits_NC, self.label_space), predictions_of(others_NC, self.label_space))
 
     def _agree(self, first_N: np.ndarray, second_N: np.ndarray) -> np.ndarray:
@@ -44,10 +39,7 @@ class PredictionComparator:
 
 
 class TrainingScorer:
-    """Predicts training rows with the current weights, in evaluation mode.
-
-    All processes must make the same calls; they share the work.
-    """
+    """Predicts training rows with the current weights, in evaluation mode; all processes must make the same calls."""
 
     def __init__(
         self,
@@ -85,7 +77,6 @@ class TrainingScorer:
             self._on_rows = None
 
     def tick(self, rows: int) -> None:
-        """Report that this many rows have been predicted."""
         if self._on_rows is not None:
             self._on_rows(rows)
 

@@ -17,34 +17,6 @@ from attentune.seeding import numpy_generator
 from attentune.token_labels.base import LabelGenerator, LabelSource
 from attentune.token_labels.plan import EpochPlan, TokenLabels
 
-
-def random_mask(features: Features, row: int, share: float, *key: int | str) -> np.ndarray:
-    """Draw the positions of a row to mask: a random share of its non-special tokens, at least one if there is any.
-
-    Source: SSA (Kou et al. 2020, section 3.1), which masks 30 %.
-    """
-    ordinary = features.non_special_positions(row)
-    if share <= 0 or len(ordinary) == 0:
-        return np.zeros(0, dtype=np.int64)
-    count = min(max(1, round(share * len(ordinary))), len(ordinary))
-    return np.sort(numpy_generator("mask", *key).choice(ordinary, size=count, replace=False))
-
-
-def spread_copies(rows: int, ratio: float, *key: int | str) -> np.ndarray:
-    """Choose which rows to copy, and how often, for `ratio` x `rows` copies.
-
-    Each row is copied floor(ratio) times and a random subset once more.
-    """
-    whole, rest = divmod(round(ratio * rows), rows) if rows else (0, 0)
-    extra = numpy_generator("copies", *key).choice(rows, size=rest, replace=False) if rest else np.zeros(0, np.int64)
-    return np.sort(np.concatenate([np.repeat(np.arange(rows), whole), extra])).astype(np.int64)
-
-
-def copy_numbers(copies: np.ndarray) -> np.ndarray:
-    """Number the copies of each row from 0, given `spread_copies`, so that each gets a different mask."""
-    return np.arange(len(copies)) - np.searchsorted(copies, copies, side="left")
-
-
 # Two words are forms of one if they begin alike: at least with this many letters, and with all of the shorter one but
 # at most so many; each may have so many further letters.
 _LEAST_STEM, _LOST, _SUFFIX = 3, 2, 3
@@ -162,12 +134,10 @@ class Corruption(LabelGenerator):
         return by_stem
 
     def _find_forms(self, text: str) -> tuple[int, ...]:
-        """Return the numbers of words that are other forms of this one."""
         alike = self._by_stem.get(text[:_LEAST_STEM], {})
         return tuple(number for other, number in alike.items() if are_forms(text, other))
 
     def _tokens(self, number: int) -> np.ndarray:
-        """Return the places of a word's tokens."""
         return np.arange(self._words.first[number], self._words.end[number])
 
     def _neighbour(self, row: int, number: int) -> int | None:

@@ -22,7 +22,6 @@ class TokenLabels:
     starts: np.ndarray  # (M + 1,) int64; sample n has values[starts[n]:starts[n + 1]]
 
     def sample(self, number: int) -> np.ndarray:
-        """Return the labels of one sample's tokens."""
         return self.values[self.starts[number] : self.starts[number + 1]]
 
     def counts(self, samples: np.ndarray) -> tuple[int, int]:
@@ -49,13 +48,12 @@ class EpochPlan:
         return (features, self.rows[samples]) if self.features is None else (self.features, samples)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the arrays that `from_tensors` needs; masks, facts and features are not included."""
+        """Return the arrays that `from_tensors` needs."""
         labels = self.token_labels
         return {"rows": self.rows} | ({} if labels is None else {"values": labels.values, "starts": labels.starts})
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, np.ndarray]) -> EpochPlan:
-        """Make a plan from the arrays of `tensors`."""
         labels = TokenLabels(tensors["values"], tensors["starts"]) if "values" in tensors else None
         return cls(tensors["rows"], token_labels=labels)
 
@@ -85,7 +83,6 @@ LABELS_FILE = "labels.safetensors"
 
 
 def save_labels(file: Path, tensors: dict[str, np.ndarray], *, train_fingerprint: str) -> None:
-    """Save the arrays of a plan, with the fingerprint of its training rows."""
     save_file(tensors, file, metadata={"train_fingerprint": train_fingerprint})
 
 

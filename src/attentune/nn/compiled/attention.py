@@ -34,10 +34,7 @@ def draw_kept(shape: torch.Size, dropped_levels: int, generator: torch.Generator
 
 
 def draw_factors(shape: torch.Size, dropped_levels: int, dtype: torch.dtype) -> Tensor:
-    """Draw the factors of dropout on the CPU: 0 with probability dropped_levels / 65536, else `upscale`.
-
-    The factors have the dtype of the values, since a boolean mask would be converted in every product.
-    """
+    """Draw dropout's factors, 0 or `upscale`, in the values' dtype: products would convert a boolean mask."""
     return draw_kept(shape, dropped_levels).to(dtype).mul_(upscale(dropped_levels))
 
 
@@ -54,7 +51,6 @@ def fast_dropout(values: Tensor, dropped_levels: int) -> Tensor:
 
 
 def levels(p: float) -> int:
-    """Convert a probability to units of 1/65536, rounded."""
     return round(p * _LEVELS)
 
 
@@ -74,10 +70,7 @@ class FastDropout(nn.Module):
 
 
 def use_fast_dropout(model: nn.Module) -> int:
-    """Replace every `nn.Dropout` in a model with `FastDropout`, for training on the CPU.
-
-    Weights and saved files do not change.
-    """
+    """Replace every `nn.Dropout` in a model with `FastDropout`, for training on the CPU."""
     count = 0
     for parent in list(model.modules()):
         for name, child in parent.named_children():
@@ -120,11 +113,7 @@ def long_attention(
     scaling: float,
     dropout: float,
 ) -> Tensor:
-    """Compute attention as `plain_attention` does, block by block, recomputing probabilities in the backward pass.
-
-    Scores and probabilities have the inputs' precision. The dropout mask is seeded by one number drawn from PyTorch's
-    default generator.
-    """
+    """Compute attention as `plain_attention` does, block by block, recomputing probabilities in the backward pass."""
     seed = int(torch.empty((), dtype=torch.int64).random_(0, 1 << 62)) if dropout else 0
     bias = None if mask_B1TS is None else added_mask(mask_B1TS, query_BHTE.dtype).expand(len(query_BHTE), -1, -1, -1)
     context_BTHE: Tensor = _LongAttention.apply(query_BHTE * scaling, key_BHSE, value_BHSE, bias, levels(dropout), seed)

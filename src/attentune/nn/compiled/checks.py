@@ -40,11 +40,8 @@ _REPEATS = 5
 
 
 def is_fast(hidden: int, inner: int, heads: int) -> bool:
-    """Return whether the compiled layer of this size takes at most `LARGEST_RATIO` of the time that PyTorch's takes.
-
-    The ratio is kept in `native.cache_folder()` for this processor, version of PyTorch and number of threads; without a
-    folder that can be written to it is measured in each process. If $ATTENTUNE_NATIVE is 1 nothing is measured.
-    Call it only if the compiled code is available and right (`unavailable_reason`).
+    """Return whether the compiled layer of this size, which is right, takes at most `LARGEST_RATIO` of PyTorch's time
+    here.
     """
     if os.environ.get("ATTENTUNE_NATIVE") == "1":
         return True
@@ -92,7 +89,6 @@ def measured_ratio(hidden: int, inner: int, heads: int) -> float:
 
 
 def _kept(file: Path) -> dict[str, float]:
-    """Return what is kept; nothing if the file is missing or damaged."""
     try:
         return {str(name): float(ratio) for name, ratio in json.loads(file.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, AttributeError, TypeError):
@@ -211,10 +207,7 @@ def _fault(library: ctypes.CDLL) -> str | None:
 
 
 def largest_error() -> float:
-    """Return the largest relative error of the compiled code's results: values, gradients, sum of squares, a step.
-
-    It is computed on one thread, which is faster for small inputs. PyTorch's random state is left unchanged.
-    """
+    """Return the largest relative error of the compiled code, on one thread, which is faster for small inputs."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -58,7 +58,6 @@ class DropoutMask(NamedTuple):
 
     @staticmethod
     def of(probability: float, seed: int) -> DropoutMask:
-        """Make the mask for a dropout probability in [0, 1)."""
         threshold = round(probability * _ALL_BITS)
         return DropoutMask(seed, threshold, _ALL_BITS / (_ALL_BITS - threshold))
 
@@ -171,10 +170,7 @@ def norm(
     *,
     keep: bool,
 ) -> Normed:
-    """Compute layer_norm(residual + dropout(x + bias)), row by row.
-
-    x is bf16, all other tensors are float32; `keep` says whether a backward pass will follow.
-    """
+    """Compute layer_norm(residual + dropout(x + bias)), row by row; x is bf16. `keep`: a backward pass will follow."""
     normed, inverse = (torch.empty_like(residual_ND), residual_ND.new_empty(len(x_ND))) if keep else (None, None)
     out = Normed(torch.empty_like(residual_ND), torch.empty_like(x_ND), normed, inverse)
     given = (x_ND, bias_D, residual_ND, scale_D, shift_D)
@@ -200,7 +196,6 @@ def norm_back(
     scale_D: Tensor,
     dropout: DropoutMask,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of `norm`'s arguments."""
     d_residual, d_x = torch.empty_like(d_out_ND), torch.empty_like(d_out_ND, dtype=torch.bfloat16)
     sums_3D = scale_D.new_empty(3, len(scale_D))
     given = (d_out_ND, more_ND, None, normed_ND, inverse_N, scale_D)
@@ -218,10 +213,7 @@ class PreNormed(NamedTuple):
 
 
 def pre_norm(x_ND: Tensor | None, residual_ND: Tensor, scale_D: Tensor, epsilon: float) -> PreNormed:
-    """Compute total = residual + x and layer_norm(total) without a shift, row by row.
-
-    x is bf16, or None for 0; all other tensors are float32.
-    """
+    """Compute total = residual + x (bf16, or None for 0) and layer_norm(total) without a shift, row by row."""
     zeros = torch.zeros_like(scale_D)
     total = residual_ND if x_ND is None else torch.empty_like(residual_ND)
     out = torch.empty_like(residual_ND, dtype=torch.bfloat16)
@@ -258,10 +250,8 @@ def geglu_back(x_N2I: Tensor, d_out_NI: Tensor, *, is_tanh: bool = False) -> tup
 
 
 def rotate(projected_N3D: Tensor, cosine_TE: Tensor, sine_TE: Tensor, heads: int, *, back: bool = False) -> None:
-    """Rotate packed queries and keys, bf16, in place by the angles of their tokens' positions; `back` rotates back.
-
-    The angles are float32, of T tokens of a text and E features of a head, a multiple of 2 `VECTOR`; N is a multiple of
-    T.
+    """Rotate packed queries and keys, bf16, in place by the angles (float32) of their tokens' positions; `back` rotates
+    back.
     """
     length, width = cosine_TE.shape
     sizes = (len(projected_N3D), length, heads, width, torch.get_num_threads())
@@ -291,8 +281,6 @@ def sum_of_squares(tensors: Sequence[Tensor]) -> float:
 
 
 class AdamWNumbers(NamedTuple):
-    """The numbers of a step of AdamW."""
-
     rate: float  # the learning rate
     decay: float  # the factor of the weights, 1 - rate x weight decay
     share_1: float  # the share of a gradient in the running mean of gradients, 1 - beta_1
@@ -312,16 +300,15 @@ def adamw(
     copies: Sequence[Tensor | None],
     numbers: AdamWNumbers,
 ) -> None:
-    """Update weights, both moments, and copies of the weights in bf16, None for one without, in place in one pass.
-
-    Source: Loshchilov and Hutter 2019, algorithm 2.
+    """Update weights, both moments and the weights' bf16 copies, None for one without, in place (Loshchilov and Hutter
+    2019).
     """
     tables = (_pointers(each) for each in (weights, gradients, means, squares, copies))
     _call("adamw", *_sizes(gradients), *tables, *numbers)
 
 
 def _sizes(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Return what describes a list of tensors to the C code: how many, threads, their elements, and which are bf16."""
+    """Return a list of tensors for the C code: how many, threads, their elements, and which are bf16."""
     counts = (_NUMBER * len(tensors))(*(tensor.numel() for tensor in tensors))
     is_bf16 = (ctypes.c_int8 * len(tensors))(*(tensor.dtype == torch.bfloat16 for tensor in tensors))
     return len(tensors), torch.get_num_threads(), counts, is_bf16
@@ -345,11 +332,8 @@ Copies = tuple[dict[Tensor, Tensor], Callable[[], None]]
 class CompiledAdamW(torch.optim.AdamW):
     """AdamW whose step is compiled C code, with the state and the results (to rounding) of PyTorch's fused AdamW.
 
-    A gradient may be bf16 (`Tensor.grad_dtype`), which PyTorch's step refuses; it is read as it is. Like PyTorch's, the
-    step divides gradients by the attribute `grad_scale`, if it is set. It also writes copies of weights in bf16, which
-    saves a pass over these: the attribute `copies` returns them in groups.
-
-    Source: Loshchilov and Hutter 2019, algorithm 2.
+    A gradient may be bf16, which PyTorch's step refuses. The step also writes copies of weights in bf16, which saves a
+    pass over these: the attribute `copies` returns them in groups.
     """
 
     grad_scale: Tensor | None = None
@@ -357,7 +341,6 @@ class CompiledAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Do one step; `closure`, if given, computes the loss and is called first."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -72,7 +72,6 @@ class LayerWeights(NamedTuple):
 
     @property
     def matrices(self) -> tuple[Tensor, ...]:
-        """The projections to query, key and value, attention's output, up and down."""
         return self.query, self.key, self.value, self.attention_output, self.up, self.down
 
 
@@ -88,7 +87,6 @@ class PreNormWeights(NamedTuple):
 
     @property
     def matrices(self) -> tuple[Tensor, ...]:
-        """The packed projections, attention's output, up and down."""
         return self.projections, self.attention_output, self.up, self.down
 
 
@@ -114,11 +112,7 @@ class LayerSettings:
 
 
 class BFloat16Weights:
-    """Copies of a layer's weight matrices in bf16, in buffers that are reused; all projections are one buffer.
-
-    Attributes:
-        buffers: the copies in the order of `Weights.matrices`.
-    """
+    """Copies of a layer's weight matrices in bf16, in reused `buffers` in the order of `Weights.matrices`."""
 
     def __init__(self, weights: Weights) -> None:
         *projections, attention_output, up, down = weights.matrices
@@ -139,7 +133,6 @@ class BFloat16Weights:
             self.copy_from(weights)
 
     def copy_from(self, weights: Weights) -> None:
-        """Copy the current values of the weight matrices."""
         torch._foreach_copy_(self.buffers, [matrix.detach() for matrix in weights.matrices])
 
     def note_written(self, weights: Weights) -> None:
@@ -263,7 +256,6 @@ def rows_of(x_BTD: Tensor) -> Tensor:
 
 
 def weight_gradient(d_out_NO: Tensor, input_NI: Tensor) -> Tensor:
-    """Compute the gradient of a weight, (O, I) bf16; autograd converts it to the weight's `grad_dtype`."""
     return torch.mm(d_out_NO.t(), input_NI)
 
 
@@ -346,7 +338,6 @@ class PreNorm(NamedTuple):
     angles: Angles
 
     def attend(self, hidden_ND: Tensor, batch: int, *, keep: bool) -> tuple[Tensor, Saved]:
-        """Compute the context, (N, D) bf16."""
         scale_D, heads = self.weights.norm_1, self.settings.heads
         before = None if scale_D is None else pre_norm(None, hidden_ND, scale_D, self.settings.epsilon)
         x_ND = hidden_ND.to(HALF) if before is None else before.out_bf16
@@ -358,7 +349,6 @@ class PreNorm(NamedTuple):
         return context_ND, (x_ND, projected_N3D, biases_3D, log_sums, *norms)
 
     def attend_back(self, d_context_ND: Tensor, saved: Sequence[Any]) -> tuple[Tensor, None, Saved]:
-        """Return the gradients of the hidden states and the parameters."""
         x_ND, projected, biases, log_sums, normed, inverse = saved
         d_projected = attention_back(projected, biases, self.mask, log_sums, d_context_ND, NO_DROPOUT)[0]
         rotate(d_projected, *self.angles, self.settings.heads, back=True)
@@ -370,7 +360,6 @@ class PreNorm(NamedTuple):
         return d_hidden, None, (d_scale, d_weight)
 
     def finish(self, context_ND: Tensor, residual_ND: Tensor, *, keep: bool) -> tuple[Tensor, Saved]:
-        """Compute the layer's output, (N, D) float32."""
         projected_ND = torch.mm(context_ND, self.half.attention_output.t())
         middle = pre_norm(projected_ND, residual_ND, self.weights.norm_2, self.settings.epsilon)
         raised_N2I = torch.mm(middle.out_bf16, self.half.up.t())
@@ -378,7 +367,6 @@ class PreNorm(NamedTuple):
         return middle.total + lowered_ND, (context_ND, *middle[1:], raised_N2I)
 
     def finish_back(self, d_out_ND: Tensor, saved: Sequence[Any]) -> tuple[Tensor, Tensor, Saved]:
-        """Return the gradients of the context, the hidden states and the parameters."""
         context, middle, normed, inverse, raised = saved
         d_lowered = d_out_ND.to(HALF)
         d_active = torch.mm(d_lowered, self.half.down)

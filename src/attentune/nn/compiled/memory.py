@@ -38,11 +38,7 @@ _within = 0
 
 @contextlib.contextmanager
 def kept_memory() -> Iterator[None]:
-    """Keep freed memory in the process while the block runs, and return it to the system at the end.
-
-    Otherwise the pages of each batch's tensors and each step's gradients would be mapped again. If blocks are nested or
-    run in several threads, the memory is returned when the last one ends. With other C libraries this has no effect.
-    """
+    """Keep freed memory in the process within the outermost block: the pages of each step are not mapped again."""
     if _library is None:
         yield
         return
@@ -88,10 +84,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def forget_peak_memory() -> None:
-    """Reset the GPU's peak memory before the next run in the same process.
-
-    The peak of a process cannot be reset, so on a CPU each run of a comparison has a process of its own.
-    """
+    """Reset the GPU's peak memory before the next run in the same process; that of a process cannot be reset."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -53,7 +53,6 @@ def sources() -> list[str]:
 
 
 def load_library() -> ctypes.CDLL:
-    """Return the compiled library."""
     library = attempt_load()
     if isinstance(library, NativeError):
         raise library
