@@ -92,9 +92,7 @@ def is_saved_run(source: str) -> bool:
 
 @contextlib.contextmanager
 def _opened(settings: ModelConfig) -> Iterator[tuple[str, dict[str, Any], PreTrainedConfig]]:
-    """Check an encoder before it is loaded, and yield its source, its loading options and its configuration. Errors
-    name the encoder.
-    """
+    """Check an encoder before it is loaded; yield source, loading options, configuration. Errors name the encoder."""
     name, source = settings.name_or_path, resolve_encoder(settings.name_or_path)
     check_at_hand(name)
     with loading(lambda reason: _not_loaded(name, reason)):
@@ -122,9 +120,7 @@ def _not_loaded(name: str, reason: str) -> UnsupportedEncoderError:
 
 
 def copy_slots(saved: AttentuneForSequenceClassification, model: AttentuneForSequenceClassification) -> list[str]:
-    """Copy a saved model's slots to a new one where they fit, the classifier if both predict the same labels in the
-    same order.
-    """
+    """Copy a saved model's slots to a new one where they fit; return the names of the copied weights."""
     same_labels = saved.config.task_type == model.config.task_type and saved.config.id2label == model.config.id2label
     same_head = saved.config.head["kind"] == model.config.head["kind"]
     theirs, mine = saved.state_dict(), model.state_dict()
@@ -172,9 +168,7 @@ _ENCODER_PATTERNS = ("model*.safetensors", "*.model", "merges.txt")
 
 
 def resolve_encoder(name_or_path: str) -> str:
-    """Return the folder or hub name that a user's name refers to; "embedded" is in a package, or without that on the
-    hub.
-    """
+    """Return the folder or hub name that a user's name refers to; "embedded" is in a package, else on the hub."""
     if name_or_path != EMBEDDED:
         return name_or_path
     folder = embedded_folder()
@@ -232,10 +226,10 @@ def build_model(
     seed: int,
     **more: Any,
 ) -> AttentuneForSequenceClassification:
-    """Build a model from a pre-trained encoder with newly initialised slots and classifier.
+    """Build a model from a pre-trained encoder, or a run, whose slots are reused where they fit; the rest is new.
 
-    If `settings.name_or_path` is the folder of a run, its slots and classifier are reused where they fit. `more` are
-    fields of the model's configuration: loss, focal_gamma, window, window_stride, lora, score_mean, score_std.
+    `more` are fields of the model's configuration: loss, focal_gamma, window, window_stride, lora, score_mean,
+    score_std.
     """
     encoder, has_pooler, saved = _load_encoder(settings)
     _check_fit(settings, encoder, tokenizer, more.get("window") or max_length)

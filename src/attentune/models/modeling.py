@@ -31,7 +31,8 @@ from attentune.nn.heads import PositionLinear, UniformInitLinear
 from attentune.nn.layer_mix import ExcitationLinear, NeutralLinear
 from attentune.nn.losses import resolve_loss, row_losses, with_token_loss
 
-# What PyTorch aligns fresh memory to on a CPU.
+# What PyTorch aligns fresh memory to on a CPU; safetensors maps weights anywhere. On AMD processors MKL multiplies an
+# unaligned matrix with a single row along another path, so that logits would differ in the last bit once loaded.
 _ALIGNMENT_BYTES = 64
 
 
@@ -313,12 +314,7 @@ def _without_autocast(device: str) -> contextlib.AbstractContextManager[Any]:
 
 
 def align_weights(model: nn.Module) -> None:
-    """Copy each weight that does not start at a multiple of 64 bytes into memory that does, as fresh weights have it.
-
-    safetensors maps weights from their file, where they start anywhere. On AMD processors MKL multiplies such a matrix
-    with a single row along another path: without the copy, a loaded model's logits differ in the last bit from those
-    of the model that was saved.
-    """
+    """Copy each weight that does not start at a multiple of 64 bytes into memory that does, as fresh weights do."""
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device.type == "cpu" and tensor.data_ptr() % _ALIGNMENT_BYTES:
             tensor.data = tensor.data.clone()

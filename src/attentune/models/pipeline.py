@@ -14,8 +14,7 @@ class AttentunePipeline(TextClassificationPipeline):
     """Predicts as `attentune predict` does, with decision thresholds and expected values.
 
     Predicted labels come first, then all others by score. For multi-label runs each entry says whether it is
-    `predicted`. Scores are those of transformers' pipeline, which also answers for other models. For a bi-encoder the
-    texts of a pair are encoded separately.
+    `predicted`. It also answers for other models.
     """
 
     def preprocess(self, inputs: Any, **tokenizer_kwargs: Any) -> Any:

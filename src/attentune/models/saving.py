@@ -106,9 +106,7 @@ def check_undamaged(folder: Path) -> None:
 
 
 def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write weights, configuration and tokenizer into an existing folder, whose tokens are the same with transformers
-    alone.
-    """
+    """Write weights, configuration and tokenizer into an existing folder."""
     with quiet():
         model.save_pretrained(folder)
     save_tokenizer(tokenizer, folder, longest=model.config.max_seq_length)
@@ -195,9 +193,7 @@ def prepare_tokenizer(tokenizer: Tokenizer, encoder_config: PreTrainedConfig) ->
 
 
 def keep_text_as_text(tokenizer: Tokenizer) -> None:
-    """Make the tokenizer encode a text such as "[MASK] </s>" as plain characters. Not saved: call this after every
-    load.
-    """
+    """Make the tokenizer encode "[MASK] </s>" as plain characters. It is not saved: call this after every load."""
     tokenizer.split_special_tokens = True
     backend = tokenizer.backend_tokenizer
     if type(backend.model).__name__ != "Unigram":

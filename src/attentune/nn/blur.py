@@ -43,8 +43,8 @@ def mirrored_places(mask_BT: Tensor, size: int) -> Tensor:
 
 
 def blur_matrix(kernel: Tensor, places_BTk: Tensor) -> Tensor:
-    """Build the blur matrix, (B, T, T), whose row t holds the kernel at token t's window; (B, H, T, T) for a kernel a
-    head.
+    """Build the blur matrix, (B, T, T), or (B, H, T, T) with a kernel a head; row t holds the kernel at token t's
+    window.
     """
     batch, length, size = places_BTk.shape
     if kernel.ndim == 1:

@@ -36,9 +36,7 @@ class ClassLogProbabilities(nn.Module):
 
 
 class ScaledOutput(nn.Module):
-    """Returns scale x output + offset, two saved numbers that `fit` sets, as Pearson's correlation does not determine
-    them.
-    """
+    """Returns scale x output + offset, two saved numbers that `fit` sets, since a correlation leaves them open."""
 
     scale: Tensor
     offset: Tensor
@@ -87,9 +85,7 @@ def both(texts_ND: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class DotProduct(nn.Module):
-    """Projects both texts by one linear layer and takes their dot product z (Jia 2024): the score, or the logits (0,
-    z).
-    """
+    """The dot product z of both texts' projected vectors (Jia 2024): the score, or of two classes the logits (0, z)."""
 
     def __init__(self, *, hidden_size: int, projection: int, outputs: int) -> None:
         super().__init__()
@@ -113,9 +109,7 @@ def unit_length(vectors_ND: Tensor) -> Tensor:
 
 
 class ScaledSimilarity(nn.Module):
-    """Returns z = scale x similarity(u, v) + offset, with two trained numbers: the score, or of two classes the logits
-    (0, z).
-    """
+    """z = scale x similarity(u, v) + offset, with two trained numbers: the score, or the logits (0, z)."""
 
     def __init__(self, *, outputs: int) -> None:
         super().__init__()
@@ -148,11 +142,7 @@ class CosineSimilarity(ScaledSimilarity):
 
 
 class ScaledDotProduct(ScaledSimilarity):
-    """The dot product of both texts' projected vectors, divided by the root of d as in attention, scaled.
-
-    Without an offset nearly all pairs would be predicted to be of the second class: similar vectors have a positive
-    product.
-    """
+    """The dot product of both texts' projected vectors, divided by the root of d as in attention, scaled."""
 
     def __init__(self, *, hidden_size: int, projection: int, outputs: int) -> None:
         super().__init__(outputs=outputs)

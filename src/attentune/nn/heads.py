@@ -60,9 +60,7 @@ def masked_softmax(scores_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 class UniformInitLinear(nn.Linear):
-    """A linear layer initialised from U(0.9, 1), as on the poster of Jia 2024: attention starts on a few tokens, not as
-    a mean.
-    """
+    """A linear layer initialised from U(0.9, 1), as on the poster of Jia 2024: attention starts on few tokens."""
 
     def reset_parameters(self) -> None:
         nn.init.uniform_(self.weight, 0.9, 1.0)
@@ -202,13 +200,11 @@ class SelfAttentionHead(nn.Module):
 
 
 class CrossAttentionHead(nn.Module):
-    """Lets the tokens of the other text of a pair attend to a text's own, with shared weights, and takes [CLS].
+    """Lets the other text's tokens attend to a text's own, with shared weights, and takes [CLS] (Jia 2024, on pairs).
 
     Queries come from the other text, at the same positions; keys, values and residual connection from the text itself.
     So [CLS] becomes a weighted mean of the text's own tokens, the weights chosen by the other text. Where the other
     text is shorter, its tokens count as zeros.
-
-    Source: task-specific attention (Jia 2024), on pairs, as its program computes it.
     """
 
     def __init__(self, options: HeadOptions) -> None:
@@ -280,8 +276,8 @@ class TokenHead(nn.Module):
 
 
 class PositionLinear(nn.Module):
-    """A linear layer D -> 2 without bias for each position: the paper's w^i. The released program never applies its
-    biases.
+    """A linear layer D -> 2 for each position: the paper's w^i. The released program creates biases and never uses
+    them.
     """
 
     def __init__(self, positions: int, hidden_size: int) -> None:
@@ -304,16 +300,12 @@ def token_importance(token_logits_BT2: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def importance_weights(scores_BT: Tensor, mask_BT: Tensor, ordinary_BT: Tensor, *, threshold: float = 0.0) -> Tensor:
-    """Return a softmax over the importance of the ordinary tokens that pass the threshold, or of all tokens where none
-    does.
-    """
+    """Return a softmax over the importance of ordinary tokens from the threshold on; of all tokens if none passes."""
     return masked_softmax(scores_BT, fall_back(ordinary_BT & (scores_BT >= threshold), mask_BT))
 
 
 class ImportanceGate(nn.Module):
-    """Returns beta x the head's vector + (1 - beta) x the importance-weighted sum of the tokens (hybrid; co-training:
-    beta 1).
-    """
+    """Returns beta x the head's vector + (1 - beta) x the importance-weighted sum of tokens (beta 1: co-training)."""
 
     def __init__(
         self,

@@ -61,9 +61,7 @@ class ExcitationLinear(nn.Linear):
 
 
 class NeutralLinear(nn.Linear):
-    """The second linear layer of an excitation that starts at 1/2 for all layers; its bias takes away the first
-    layer's.
-    """
+    """The second linear layer of an excitation that starts at 1/2 for all layers, whatever the first layer's bias."""
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
@@ -72,9 +70,7 @@ class NeutralLinear(nn.Linear):
 
 
 class Excitation(nn.Module):
-    """Squeeze-and-excitation (section 3.1): a weight between 0 and 1 for each layer from all layers' means; the neutral
-    start is ours.
-    """
+    """Squeeze-and-excitation: a weight from 0 to 1 for each layer (section 3.1; the neutral start is ours)."""
 
     def __init__(self, *, num_layers: int, ratio: int, neutral: bool = True) -> None:
         super().__init__()

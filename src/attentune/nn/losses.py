@@ -40,9 +40,7 @@ def cross_entropy_rows(
 def softmax_cross_entropy_rows(
     logits_BC: Tensor, labels_B: Tensor, *, class_weights_C: Tensor | None = None, label_smoothing: float = 0.0
 ) -> RowLosses:
-    """Apply a second softmax before the cross-entropy, as a slip of the program of Jia 2024 does on SST-5, to repeat
-    its numbers.
-    """
+    """Apply a second softmax first: a slip of the program of Jia 2024 on SST-5, kept to repeat its numbers."""
     p_BC = logits_BC.float().softmax(dim=-1)
     return cross_entropy_rows(p_BC, labels_B, class_weights_C=class_weights_C, label_smoothing=label_smoothing)
 
@@ -86,9 +84,7 @@ def label_set_rows(
     class_weights_C: Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> RowLosses:
-    """Compute each row's mean binary cross-entropy over labels, with `class_weights_C` as PyTorch's `pos_weight`; or
-    its focal loss.
-    """
+    """Compute each row's mean binary cross-entropy over labels, or focal loss; class weights are as `pos_weight`."""
     logits_BC, target_BC = logits_BC.float(), labels_BC.float() * (1.0 - label_smoothing) + label_smoothing / 2
     log_p_BC, log_q_BC = F.logsigmoid(logits_BC), F.logsigmoid(-logits_BC)
     present_BC, absent_BC = target_BC * -log_p_BC, (1.0 - target_BC) * -log_q_BC
@@ -107,10 +103,7 @@ def _focus(log_p: Tensor, gamma: float) -> Tensor:
 
 
 def pearson_rows(logits_B1: Tensor, scores_B: Tensor) -> RowLosses:
-    """Compute minus the Pearson correlation of the batch in float32, the same number for each of its rows (Jia 2024).
-
-    A batch of fewer than two rows, or with constant labels or predictions (up to rounding), has loss 0 and gradient 0.
-    """
+    """Compute minus the Pearson correlation of the batch, the same number for each of its rows; 0 where undefined."""
     predicted_B = _unit_deviations(logits_B1.squeeze(-1).float(), smallest=1e-12)
     wanted_B = _unit_deviations(scores_B.float(), smallest=0.0)
     # Each sum of squares is at least 1 unless it is 0, so the clamp only prevents 0 / 0.
@@ -136,11 +129,9 @@ def corn_task_counts(labels_B: Tensor, num_classes: int) -> Tensor:
 
 
 def corn_rows(logits_BC: Tensor, labels_B: Tensor) -> RowLosses:
-    """Compute CORN's loss of each row in float32, whose denominator counts its conditional tasks (Shi, Cao and Raschka
-    2021).
+    """Compute CORN's loss of each row, minus its log-probability (Shi, Cao and Raschka 2021, section 3).
 
-    Task k predicts, for rows whose class is at least k, whether it is above k. A row's losses over its tasks add up to
-    minus the log-probability of its class.
+    The denominator counts the conditional tasks that the row is in: whether its class, at least k, is above k.
     """
     loss_B = -logits_BC.float().gather(1, labels_B[:, None]).squeeze(1)
     return RowLosses(loss_B, corn_task_counts(labels_B, logits_BC.shape[1]))
@@ -179,9 +170,7 @@ def row_losses(
     label_smoothing: float = 0.0,
     focal_gamma: float = 2.0,
 ) -> RowLosses:
-    """Compute a loss by its name. Two-dimensional labels are multi-label, or with "cross-entropy" probabilities of
-    classes.
-    """
+    """Compute a loss by its name; two-dimensional labels are sets, or with "cross-entropy" target probabilities."""
     if is_plugin(kind):
         return load_plugin("attentune.losses", kind)(
             logits_BC, labels_B, class_weights_C=class_weights_C, label_smoothing=label_smoothing

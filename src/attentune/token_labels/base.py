@@ -18,9 +18,7 @@ from attentune.token_labels.plan import EpochPlan, TokenLabels, shuffled
 
 @dataclass(frozen=True)
 class PredictionComparator:
-    """Compares predictions: of a multi-label task whole sets, of scores up to the tolerance of SSA (Kou et al. 2020,
-    section 3.1).
-    """
+    """Compares predictions: whole sets of labels, or scores up to a tolerance (Kou et al. 2020, section 3.1)."""
 
     label_space: LabelSpace  # the labels or scores to predict
     tolerance: float = 0.3  # regression: predictions that differ by at most this are equal, on the task's scale

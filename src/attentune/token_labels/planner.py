@@ -15,9 +15,7 @@ from attentune.token_labels.plan import EpochPlan
 
 
 def random_mask(features: Features, row: int, share: float, *key: int | str) -> np.ndarray:
-    """Draw the positions of a row to mask: this share of its non-special tokens, at least one (Kou et al. 2020, section
-    3.1).
-    """
+    """Draw the positions of a row to mask: a share of its non-special tokens, at least one (SSA, section 3.1)."""
     ordinary = features.non_special_positions(row)
     if share <= 0 or len(ordinary) == 0:
         return np.zeros(0, dtype=np.int64)
@@ -38,9 +36,7 @@ def copy_numbers(copies: np.ndarray) -> np.ndarray:
 
 
 class MaskedRows(LabelGenerator):
-    """Every training row once, and ratio x N randomly masked copies with their gold labels: BERT-m (Kou et al. 2020,
-    section 4).
-    """
+    """Every training row once, and ratio x N randomly masked copies with their gold labels: BERT-m (SSA, section 4)."""
 
     @property
     def samples_per_epoch(self) -> int:
@@ -58,12 +54,10 @@ class MaskedRows(LabelGenerator):
 
 
 class Flip(LabelGenerator):
-    """Labels tokens 1 if masking them changed the prediction, 0 if it did not.
+    """Labels tokens 1 if masking them changed the prediction, 0 if it did not (SSA, Kou et al. 2020, section 3.1).
 
     Before each epoch but the first, ratio x N copies of the sentences are masked at random. Only those of sentences
     that are predicted correctly give labels; a token that is masked in several copies gets the mean.
-
-    Source: SSA (Kou et al. 2020, section 3.1).
     """
 
     needs_model = True

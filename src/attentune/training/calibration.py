@@ -38,9 +38,7 @@ from attentune.training.run_folder import locked_folder
 def calibrate(
     evaluator: Evaluator, splits: Sequence[str], training: TrainingConfig, *, reuse: bool
 ) -> Calibration | None:
-    """Fit temperature and thresholds on the calibration rows, let the evaluator use them, and measure the error of
-    other splits.
-    """
+    """Fit temperature and thresholds on the calibration rows for the evaluator, and measure other splits' error."""
     temperature, thresholds = training.calibrate == "temperature", training.thresholds == "f1"
     rows = evaluator.splits.get(CALIBRATION)
     if not (temperature or thresholds) or rows is None or rows.labels is None:
@@ -109,8 +107,8 @@ def calibrate_run(
     split: str = "validation",
     precision: str | None = None,
 ) -> Recalibration:
-    """Fit temperature or thresholds on labelled rows not trained on, and save them in the run's folder; remove both
-    with neither option.
+    """Fit temperature or thresholds on rows not trained on, and save them in the run's folder; with neither, remove
+    both.
     """
     saved = Predictor.load(run).single_model("calibrate")
     _check_folder(saved, split)
@@ -148,9 +146,7 @@ _MEANS_ROWS = 20_000
 
 
 def rejection_of(evaluator: Evaluator, splits: Sequence[str], share: float, *, outside: str | None = None) -> Rejection:
-    """Fit on labelled held-out splits which texts are rejected; `outside`, a split of texts of no class, then chooses
-    the score.
-    """
+    """Fit on labelled held-out splits which texts are rejected; `outside`, texts of no class, may choose the score."""
     means = None
     evaluator = replace(evaluator, logits={}, vectors={}, rejection=None)
     if isinstance(evaluator, ModelEvaluator):
@@ -204,9 +200,7 @@ def reject_run(
     split: str = "validation",
     precision: str | None = None,
 ) -> Rejection:
-    """Choose below which score a run rejects texts as of no class, by `outside` texts of none if given, and save it in
-    its folder.
-    """
+    """Choose below which score, by `outside` if given, a run rejects texts as of no class; save it in its folder."""
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
     _check_folder(saved, split)
     check_rejection(saved.label_space, share)

@@ -38,8 +38,8 @@ _BYTES_A_NUMBER = 4
 
 
 class FrozenStates:
-    """The last hidden states of all training rows, in the run's precision; computed at the first `batch` (in each
-    process) and kept.
+    """The last hidden states of all training rows, in the run's precision, computed at the first `batch` in each
+    process.
     """
 
     def __init__(self, *, model: Any, features: Features, pad_token_id: int, accelerator: Accelerator) -> None:
@@ -135,9 +135,7 @@ _ONE_LABEL = LabelSpace("multi_label", ("present",))
 
 
 def is_probed(model: Any, *, linear_probe: bool) -> bool:
-    """Return whether the classifier starts from a fit: by `linear_probe`, and always for a cosine or dot product with a
-    scale.
-    """
+    """Return whether the classifier starts from a fit: by `linear_probe`, and always for a scaled similarity."""
     if linear_probe and isinstance(model.classifier, DotProduct):
         raise ConfigError(
             "training.linear_probe: got true with model.head.combine dot, which has no weights to fit. Set"
@@ -147,9 +145,7 @@ def is_probed(model: Any, *, linear_probe: bool) -> bool:
 
 
 def start_classifier(inputs: RunInputs, model: Any, objective: Objective) -> str:
-    """Fit the classifier to the training rows with the encoder as it is; return a note. All processes must call it
-    together.
-    """
+    """Fit the classifier to training rows with the encoder as it is, in all processes together; return a note."""
     began = time.perf_counter()
     labels, seed = inputs.targets if inputs.is_regression else inputs.labels, inputs.config.training.seed
     rows = np.arange(len(labels))
@@ -265,13 +261,10 @@ def _stacked(solutions: list[Solution]) -> Solution:
 
 @torch.no_grad()
 def write_solution(model: Any, fitted: Solution, accelerator: Accelerator) -> None:
-    """Write a fitted model's weights into the classifier; all processes get those of the main one.
-
-    A similarity with two classes has the logits (0, z), so it gets the difference of the two outputs.
-    """
+    """Write a fitted model's weights into the classifier; all processes get those of the main one."""
     weight_KF, bias_K = fitted.weight_KF, fitted.bias_K
     classifier = model.classifier
-    if isinstance(classifier, ScaledSimilarity) and len(bias_K) == 2:
+    if isinstance(classifier, ScaledSimilarity) and len(bias_K) == 2:  # its logits are (0, z)
         weight_KF, bias_K = weight_KF[1:] - weight_KF[:1], bias_K[1:] - bias_K[:1]
     values = np.column_stack([weight_KF, bias_K]).astype(np.float32) * float(accelerator.is_main_process)
     solution = torch.from_numpy(summed_over_processes(values, accelerator))

@@ -81,9 +81,8 @@ class Objective:
     ) -> torch.Tensor:
         """Return (3,): the sums of the rows' losses and of the labelled tokens' losses, and the token head's hits.
 
-        Both losses of a row are multiplied by its weight; the denominators are not. So a row of weight 1 counts the
-        same in any batch, and the sum over all batches is that of the weighted losses. `weak_BC`: log-probabilities of
-        a weak model, which makes the loss that of the product of both (`training.debias`).
+        Row weights multiply the losses, not the denominators: a row of weight 1 counts the same in any batch.
+        `weak_BC`: log-probabilities of a weak model (`training.debias`).
         """
         logits_BC = output.logits if weak_BC is None else output.logits.float() + weak_BC
         loss_B = self.rows(logits_BC, labels_B).loss_B

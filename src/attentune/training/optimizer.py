@@ -58,14 +58,11 @@ class LearningRateSchedule:
         return rates
 
     def decay_factor(self, steps: int) -> float:
-        """Return the factor by which weight decay has shrunk the embeddings of unused tokens after these steps.
-
-        They stay as they are where they are frozen or pulled towards their start. Always computed from the first step,
-        so that a resumed run gets the same number.
-        """
+        """Return the factor by which weight decay has shrunk the embeddings of unused tokens after these steps."""
         training, factor = self.training, 1.0
         if training.freeze_encoder or training.lora_rank is not None or training.l2_sp > 0:
             return factor
+        # Always from the first step, so that a resumed run gets the same number.
         own = training.encoder_learning_rate
         peak = chosen(training.learning_rate) if own is None else own
         for step in range(steps):
@@ -81,11 +78,8 @@ def has_weight_decay(name: str, parameter: nn.Parameter) -> bool:
 class AdamWL2SP(torch.optim.AdamW):
     """AdamW whose decoupled decay pulls all weights towards their values at the start, not matrices towards 0.
 
-    Before each step a weight moves by lr x l2_sp x (its start - itself), as AdamW's weight decay moves it by
-    lr x weight_decay x (0 - itself).
-
-    Source: L2-SP (Li, Grandvalet and Davoine 2018, "Explicit inductive bias for transfer learning with convolutional
-    networks", section 3), decoupled from the gradient as in AdamW (Loshchilov and Hutter 2019).
+    Source: L2-SP (Li, Grandvalet and Davoine 2018, section 3), decoupled from the gradient as in AdamW (Loshchilov and
+    Hutter 2019): before each step a weight moves by lr x l2_sp x (its start - itself).
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, l2_sp: float, **options: Any) -> None:
@@ -109,9 +103,7 @@ class AdamWL2SP(torch.optim.AdamW):
 
 
 def build_optimizer(training: TrainingConfig, model: nn.Module, *, processes: int = 1) -> torch.optim.AdamW:
-    """Build AdamW over the trainable parameters, in groups with and without weight decay; with an own learning rate of
-    the encoder in four.
-    """
+    """Build AdamW over the trainable parameters, grouped by weight decay and by the encoder's own learning rate."""
     own_rate = training.encoder_learning_rate
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     rates: dict[bool | None, float] = {None: chosen(training.learning_rate)}
@@ -153,15 +145,12 @@ def bare_optimizer(optimizer: Any) -> Any:
 def clip_gradients(
     accelerator: Accelerator, optimizer: Any, parameters: Iterable[nn.Parameter], max_norm: float
 ) -> float:
-    """Clip the gradients to a norm, and return the norm that they had.
-
-    On a CPU the optimiser's fused step scales the gradients as it reads them, which saves a pass over all gradients.
-    """
+    """Clip the gradients to a norm, and return the norm that they had."""
     if accelerator.device.type != "cpu":
         return float(accelerator.clip_grad_norm_(parameters, max_norm or float("inf")))
     norm = _total_norm([p.grad for p in parameters if p.grad is not None])
     fused = bare_optimizer(optimizer)
-    # The same small number as in torch.nn.utils.clip_grad_norm_.
+    # The fused step scales gradients as it reads them; 1e-6 as in torch.nn.utils.clip_grad_norm_.
     fused.grad_scale = torch.tensor((norm + 1e-6) / max_norm) if max_norm and norm > max_norm else None
     return norm
 

@@ -163,9 +163,7 @@ class RunInputs(Prepared):
 
 
 def prepare(config: Config, data: TaskData | None = None) -> Prepared | None:
-    """Check folder, settings and rows of a run, and write nothing; None if it is finished already. `data` replaces the
-    rows of `config`.
-    """
+    """Check folder, settings and rows (`data` replaces those of `config`) of a run; None if it is finished already."""
     config = config_for_run(config)
     check_folder(config)
     if config.training.resume and (Path(str(config.training.output_dir)) / RESULT_FILE).is_file():
@@ -403,9 +401,7 @@ class RunSize:
 
 
 def choose_settings(training: TrainingConfig, size: RunSize) -> TrainingConfig:
-    """Return the settings with every open one (None) chosen by the rule; `eval_steps` and `save_steps` may stay None,
-    for once an epoch.
-    """
+    """Return the settings with open ones chosen by the rule; `eval_steps` and `save_steps` None are once an epoch."""
     batch = _first(training.per_device_train_batch_size, default_batch_size(size.rows, size.mean_tokens))
     rows_per_step = batch * size.processes * training.gradient_accumulation_steps
     epochs = _first(training.num_train_epochs, default_epochs(size.rows, rows_per_step))
@@ -450,11 +446,7 @@ def settle(inputs: RunInputs, display: ProgressDisplay) -> RunInputs:
 
 
 def default_loss(config: Config, task_type: str, *, is_pair: bool) -> str:
-    """Return the loss of these rows: that of the settings, but for scores from a dot product "pearson" instead of auto.
-
-    A dot product has no scale of its own; the poster of task-specific attention reports a correlation of 0.3 to 0.4
-    with the squared error. Where other settings need a loss on the scale of the labels it stays "auto".
-    """
+    """Return the loss of these rows: for scores from a dot product, which has no scale, "pearson" instead of auto."""
     from attentune.models.head_settings import is_dot_product  # imports PyTorch
 
     loss = config.objective.loss
@@ -465,10 +457,8 @@ def default_loss(config: Config, task_type: str, *, is_pair: bool) -> str:
 
 
 def ending_with_last_weights(training: TrainingConfig) -> TrainingConfig:
-    """Return the settings of one of many runs that are compared: it ends with its last weights unless the user sets it.
-
-    Choosing a checkpoint on the rows that are reported would favour methods that are scored more often.
-    """
+    """Return the settings of a run that is compared with others: its last weights, unless the user sets it."""
+    # Choosing a checkpoint on the rows that are reported would favour methods that are scored more often.
     return replace(training, load_best_model_at_end=bool(training.load_best_model_at_end))
 
 

@@ -361,9 +361,7 @@ def _lock(run: Path, is_new: bool) -> FileLock:
 
 
 def empty_folder(run: Path, *, first: str = RESULT_FILE, keep: Sequence[str] = ()) -> None:
-    """Remove everything but the lock and `keep`: first the file that marks a finished run, last the one that marks a
-    run folder.
-    """
+    """Remove all but the lock and `keep`: `first` first, and last the file that marks a run folder."""
     order = {first: -1, CONFIG_FILE: 1}
     with storage_errors(run):
         for entry in sorted(run.iterdir(), key=lambda entry: order.get(entry.name, 0)):

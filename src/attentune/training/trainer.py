@@ -131,9 +131,7 @@ class Trainer:
         ]
 
     def start_classifier(self) -> str | None:
-        """Fit the classifier before the first step of a new run, if settings or head say so; return a note for the
-        user.
-        """
+        """Fit the classifier before a new run's first step, if settings or head say so; return a note for the user."""
         if not is_probed(self.model, linear_probe=self.training.linear_probe):
             return None
         began = time.perf_counter()

@@ -40,9 +40,7 @@ _REPEATS = 5
 
 
 def is_fast(hidden: int, inner: int, heads: int) -> bool:
-    """Return whether the compiled layer of this size, which is right, takes at most `LARGEST_RATIO` of PyTorch's time
-    here.
-    """
+    """Return whether the compiled layer of this size takes at most `LARGEST_RATIO` of PyTorch's time here."""
     if os.environ.get("ATTENTUNE_NATIVE") == "1":
         return True
     return _ratio(hidden, inner, heads, torch.get_num_threads()) <= LARGEST_RATIO

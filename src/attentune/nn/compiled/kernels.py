@@ -250,9 +250,7 @@ def geglu_back(x_N2I: Tensor, d_out_NI: Tensor, *, is_tanh: bool = False) -> tup
 
 
 def rotate(projected_N3D: Tensor, cosine_TE: Tensor, sine_TE: Tensor, heads: int, *, back: bool = False) -> None:
-    """Rotate packed queries and keys, bf16, in place by the angles (float32) of their tokens' positions; `back` rotates
-    back.
-    """
+    """Rotate packed queries and keys, bf16, in place by their positions' angles, float32; `back` rotates back."""
     length, width = cosine_TE.shape
     sizes = (len(projected_N3D), length, heads, width, torch.get_num_threads())
     _call("rotary", *sizes, projected_N3D, cosine_TE, sine_TE, -1.0 if back else 1.0)
@@ -300,9 +298,7 @@ def adamw(
     copies: Sequence[Tensor | None],
     numbers: AdamWNumbers,
 ) -> None:
-    """Update weights, both moments and the weights' bf16 copies, None for one without, in place (Loshchilov and Hutter
-    2019).
-    """
+    """Update weights, both moments and the bf16 copies (None for a weight without) in place."""
     tables = (_pointers(each) for each in (weights, gradients, means, squares, copies))
     _call("adamw", *_sizes(gradients), *tables, *numbers)
 
