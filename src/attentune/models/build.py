@@ -157,14 +157,9 @@ _DROPOUT_SETTINGS = (
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 _ENCODER_FILES = (
-    "config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.txt",
-    "vocab.json",
+    *("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "*.model", "model*.safetensors"),
 )
-_ENCODER_PATTERNS = ("model*.safetensors", "*.model", "merges.txt")
 
 
 def resolve_encoder(name_or_path: str) -> str:
@@ -189,11 +184,9 @@ def encoder_fingerprint(settings: ModelConfig) -> str:
     if not folder.is_dir():
         with _opened(settings) as (_, _, config):
             return str(getattr(config, "_commit_hash", None) or "")
-    files = {folder / name for name in _ENCODER_FILES} | {
-        path for pattern in _ENCODER_PATTERNS for path in folder.glob(pattern)
-    }
+    files = {path for pattern in _ENCODER_FILES for path in folder.glob(pattern) if path.is_file()}
     digest = hashlib.sha256()
-    for path in sorted(path for path in files if path.is_file()):
+    for path in sorted(files):
         digest.update(f"{path.name} {sha256_of(path)}\n".encode())
     return digest.hexdigest()
 

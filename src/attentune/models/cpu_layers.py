@@ -194,23 +194,21 @@ class LayerParts(NamedTuple):
 def find_parts(layer: nn.Module) -> LayerParts | None:
     """Return the parts of a layer that computes what BERT's or ModernBERT's does; None if it is not known to."""
     paths = _PATHS.get(type(layer).__name__)
+    if paths is None:
+        return None
     try:
-        return None if paths is None else _parts(layer, paths)
+        dropouts = [0.0 if path is None else attrgetter(path)(layer) for path in paths.dropouts]
+        return LayerParts(
+            linears=attrgetter(*paths.linears.split())(layer),
+            norms=attrgetter(*paths.norms.split())(layer),
+            activation=attrgetter(paths.activation)(layer),
+            dropouts=tuple(one if isinstance(one, float) else getattr(one, "p", 0.0) for one in dropouts),
+            heads=attrgetter(paths.heads)(layer),
+            attention=None if paths.config is None else attrgetter(paths.config)(layer)._attn_implementation,
+            form=paths.form,
+        )
     except AttributeError:  # another class of this name
         return None
-
-
-def _parts(layer: nn.Module, paths: _Paths) -> LayerParts:
-    dropouts = (0.0 if path is None else attrgetter(path)(layer) for path in paths.dropouts)
-    return LayerParts(
-        linears=attrgetter(*paths.linears.split())(layer),
-        norms=attrgetter(*paths.norms.split())(layer),
-        activation=attrgetter(paths.activation)(layer),
-        dropouts=tuple(one if isinstance(one, float) else getattr(one, "p", 0.0) for one in dropouts),
-        heads=attrgetter(paths.heads)(layer),
-        attention=None if paths.config is None else attrgetter(paths.config)(layer)._attn_implementation,
-        form=paths.form,
-    )
 
 
 def gelu_form(activation: Any) -> str | None:

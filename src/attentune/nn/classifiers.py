@@ -17,22 +17,17 @@ def build_outputs(loss: str) -> nn.Module | None:
     return {"corn": ClassLogProbabilities, "pearson": ScaledOutput}.get(loss, lambda: None)()
 
 
-def class_log_probabilities(conditional_BK: Tensor) -> Tensor:
-    """Compute log-probabilities of ordered classes, (B, K + 1), from conditional logits (CORN, section 3).
+class ClassLogProbabilities(nn.Module):
+    """Log-probabilities of ordered classes, (B, K + 1), from conditional logits (CORN, section 3).
 
     log p(y = k) = sum over j < k of log sigmoid(z_j), and for all but the last class + log sigmoid(-z_k).
     """
-    z_BK = conditional_BK.float()
-    zero_B1 = z_BK.new_zeros(len(z_BK), 1)
-    reached_BC = torch.cat([zero_B1, F.logsigmoid(z_BK).cumsum(dim=1)], dim=1)
-    return reached_BC + torch.cat([F.logsigmoid(-z_BK), zero_B1], dim=1)
 
-
-class ClassLogProbabilities(nn.Module):
-    """`class_log_probabilities` as a module."""
-
-    def forward(self, raw_BK: Tensor) -> Tensor:
-        return class_log_probabilities(raw_BK)
+    def forward(self, conditional_BK: Tensor) -> Tensor:
+        z_BK = conditional_BK.float()
+        zero_B1 = z_BK.new_zeros(len(z_BK), 1)
+        reached_BC = torch.cat([zero_B1, F.logsigmoid(z_BK).cumsum(dim=1)], dim=1)
+        return reached_BC + torch.cat([F.logsigmoid(-z_BK), zero_B1], dim=1)
 
 
 class ScaledOutput(nn.Module):
@@ -89,8 +84,6 @@ class DotProduct(nn.Module):
 
     def __init__(self, *, hidden_size: int, projection: int, outputs: int) -> None:
         super().__init__()
-        if outputs > 2:
-            raise ValueError(f"outputs: got {outputs}, expected 1 or 2 for a dot product, which is one number")
         self.projection = nn.Linear(hidden_size, projection)
         self.outputs = outputs
 
@@ -113,10 +106,6 @@ class ScaledSimilarity(nn.Module):
 
     def __init__(self, *, outputs: int) -> None:
         super().__init__()
-        if outputs > 2:
-            raise ValueError(
-                f"outputs: got {outputs}, expected 1 or 2 for a cosine or dot product, which is one number"
-            )
         self.scale = nn.Parameter(torch.ones(1))
         self.offset = nn.Parameter(torch.zeros(1))
         self.outputs = outputs

@@ -187,8 +187,6 @@ class SelfAttentionHead(nn.Module):
 
     def __init__(self, options: HeadOptions) -> None:
         super().__init__()
-        if options.layers < 1:
-            raise ValueError(f"layers: got {options.layers}, expected at least 1 for self-attention")
         self.blocks = nn.ModuleList(TransformerBlock(options, with_dense=False) for _ in range(options.layers))
 
     def forward(self, hidden_NTD: Tensor, mask_NT: Tensor, ordinary_NT: Tensor) -> Tensor:
@@ -209,15 +207,11 @@ class CrossAttentionHead(nn.Module):
 
     def __init__(self, options: HeadOptions) -> None:
         super().__init__()
-        if options.layers < 1 and not options.bare:
-            raise ValueError("layers: got 0 without bare, expected at least one block for cross-attention")
         full = [TransformerBlock(options, with_dense=True) for _ in range(options.layers)]
         self.blocks = nn.ModuleList([*full, *(Attention(options) for _ in range(options.bare))])
 
     def forward(self, hidden_NTD: Tensor, mask_NT: Tensor, ordinary_NT: Tensor) -> Tensor:
         """Pool N / 2 pairs, all first texts before all second texts, to (N, D)."""
-        if len(hidden_NTD) % 2:
-            raise ValueError(f"got {len(hidden_NTD)} texts, expected an even number: first texts, then second texts")
         for block in self.blocks[:-1]:
             hidden_NTD = _cleared(hidden_NTD, mask_NT, self.blocks)
             hidden_NTD = block(_partners(hidden_NTD), hidden_NTD, mask_NT)

@@ -24,7 +24,6 @@ from attentune.data.splits import row_groups, stratified_sample
 from attentune.data.tokenization import Features, budget_order, pad_batch
 from attentune.errors import ConfigError
 from attentune.inference.scoring import ModelEvaluator, default_batch_tokens, score_rows, summed_over_processes
-from attentune.models.build import count_parameters
 from attentune.models.cpu_layers import frozen_weights
 from attentune.nn.classifiers import DotProduct, ScaledOutput, ScaledSimilarity
 from attentune.nn.compiled.memory import kept_memory
@@ -107,10 +106,6 @@ def states_bytes(model: Any, features: Features) -> int:
 def freeze_encoder(inputs: RunInputs, model: Any) -> tuple[FrozenStates | None, str | None]:
     """Freeze the encoder if the settings say so; return its cached hidden states, if any, and a note for the user."""
     training, features, generator = inputs.config.training, inputs.features["train"], inputs.config.labels.generator
-    if training.lora_rank is not None:
-        counts = count_parameters(model)
-        share = f"{counts.total.trainable:,} of {counts.total.parameters:,} parameters train"
-        return None, f"adapters in the encoder: {share} (slots and classifier included)"
     if not training.freeze_encoder:
         return None, None
     model.freeze_encoder()

@@ -106,8 +106,13 @@ class Prepared:
 
     @cached_property
     def score_scale(self) -> tuple[float, float]:
-        """Mean and standard deviation of the training scores; 0 and 1 for classes."""
-        return score_scale(self.labels) if self.is_regression else (0.0, 1.0)
+        """Mean and standard deviation of the training scores, 1 if all are equal; 0 and 1 for classes."""
+        if not self.is_regression:
+            return 0.0, 1.0
+        mean = float(self.labels.mean())
+        largest = float(np.abs(self.labels - mean).max())
+        # Divided first, so that no square of a score overflows.
+        return mean, largest * float(((self.labels - mean) / largest).std()) if largest > 0 else 1.0
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
@@ -147,19 +152,9 @@ class RunInputs(Prepared):
         )
 
     @cached_property
-    def _token_fingerprint(self) -> dict[str, Any]:
+    def token_fingerprint(self) -> dict[str, Any]:
         special = (self.tokenizer.pad_token_id, self.tokenizer.mask_token_id)
         return {"special": list(special), **{name: part.fingerprint() for name, part in self.features.items()}}
-
-    def resume_fingerprint(self) -> dict[str, Any]:
-        """Return what must be equal for a run to be resumed."""
-        return {
-            "data": self.fingerprint,
-            "tokens": self._token_fingerprint,
-            "processes": self.accelerator.num_processes,
-            "precision": self.precision,
-            "device": self.accelerator.device.type,
-        }
 
 
 def prepare(config: Config, data: TaskData | None = None) -> Prepared | None:
@@ -335,14 +330,6 @@ def with_ordinal_prediction(label_space: LabelSpace, rule: str) -> LabelSpace:
             f" (data.task_type ordinal); this is a {label_space.task_type} task. Leave it at argmax."
         )
     return replace(label_space, ordinal_prediction=rule)
-
-
-def score_scale(scores_N: np.ndarray) -> tuple[float, float]:
-    """Compute mean and standard deviation of the training scores; 1 if all are equal."""
-    mean = float(scores_N.mean())
-    largest = float(np.abs(scores_N - mean).max())
-    # Divided first, so that no square of a score overflows.
-    return mean, largest * float(((scores_N - mean) / largest).std()) if largest > 0 else 1.0
 
 
 def row_facts(train: TextRows) -> dict[str, Any]:

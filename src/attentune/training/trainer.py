@@ -340,8 +340,17 @@ class Trainer:
             raise nonfinite_error(what, self.state.step, self._last_rows(), "They are not saved.")
 
     def resume_fingerprint(self) -> dict[str, Any]:
-        encoder = json.loads(self.model.config.encoder_config.to_json_string(False))
-        return {**self.inputs.resume_fingerprint(), "encoder": encoder, "fused_layers": fused_layers(self.model)}
+        """Return what must be equal for a run to be resumed, as plain values."""
+        inputs = self.inputs
+        return {
+            "data": inputs.fingerprint,
+            "tokens": inputs.token_fingerprint,
+            "processes": self.accelerator.num_processes,
+            "precision": inputs.precision,
+            "device": self.accelerator.device.type,
+            "encoder": json.loads(self.model.config.encoder_config.to_json_string(False)),
+            "fused_layers": fused_layers(self.model),
+        }
 
     def free_optimizer_memory(self) -> None:
         """Drop gradients and moments, three times the size of the trained weights; for the time after the last step."""

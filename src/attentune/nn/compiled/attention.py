@@ -65,9 +65,6 @@ class FastDropout(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         return fast_dropout(values, self.dropped_levels) if self.training else values
 
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
-
 
 def use_fast_dropout(model: nn.Module) -> int:
     """Replace every `nn.Dropout` in a model with `FastDropout`, for training on the CPU."""
