@@ -15,7 +15,6 @@ from safetensors.numpy import load_file
 import attentune.training.card as card_module
 import attentune.training.checkpoint as checkpoint_module
 from attentune.config import load_config
-from attentune.token_labels.base import TrainingScorer
 from attentune.token_labels.planner import EpochPlanner
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.checkpoint import checkpoint_folders, verify_checkpoint
@@ -226,16 +225,15 @@ def test_resumed_without_the_checkpoints_labels_a_run_ends_differently(tmp_path,
 def test_ctrl_c_while_labels_are_made_ends_the_asking_and_loses_nothing(
     trained: Method, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ticks, tick = [], TrainingScorer.tick
+    ticks = []
 
-    def interrupted_tick(self: TrainingScorer, rows: int) -> None:
+    def interrupted(self: ProgressDisplay, rows: int) -> None:
         ticks.append(rows)
         if len(ticks) == 1:
             os.kill(os.getpid(), signal.SIGINT)
-        tick(self, rows)
 
     with monkeypatch.context() as patched:
-        patched.setattr(TrainingScorer, "tick", interrupted_tick)
+        patched.setattr(ProgressDisplay, "on_prediction_step", interrupted)
         with pytest.raises(Interrupted):
             trained("flip")
     assert len(ticks) == 1

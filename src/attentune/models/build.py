@@ -197,7 +197,6 @@ def is_english_only(settings: ModelConfig) -> bool:
 
 
 def encoder_size(settings: ModelConfig) -> tuple[int, int]:
-    """Return the encoder's number of layers and its width, from its configuration."""
     with _opened(settings) as (_, _, config):
         return int(config.num_hidden_layers), int(config.hidden_size)
 

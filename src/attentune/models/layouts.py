@@ -51,7 +51,6 @@ class TwoTexts:
 
 
 def to_rows(tokens: Tensor | None, texts: TwoTexts | None) -> Tensor | None:
-    """Map per-token values of a bi-encoder's texts back to row layout; others unchanged."""
     return tokens if tokens is None or texts is None else texts.rows(tokens)
 
 

@@ -1,7 +1,6 @@
 """The interfaces of token labels: generators that plan each epoch, and the scorer through which they use the model."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,47 +35,29 @@ class PredictionComparator:
         return alike.all(axis=1) if self.label_space.is_multilabel else alike
 
 
+@dataclass(kw_only=True)
 class TrainingScorer:
     """Predicts training rows with the current weights, in evaluation mode; all processes must make the same calls."""
 
-    def __init__(
-        self,
-        *,
-        model: Any,
-        accelerator: Any,
-        features: Features,
-        pad_token_id: int,
-        mask_token_id: int,
-    ) -> None:
-        self.model, self._accelerator, self._features = model, accelerator, features
-        self._pad_token_id, self._mask_token_id = pad_token_id, mask_token_id
-        self._on_rows: Callable[[int], None] | None = None
+    model: Any
+    accelerator: Any
+    features: Features
+    pad_token_id: int
+    mask_token_id: int
+    on_rows: Callable[[int], None] | None = None  # called with the number of predicted rows; it may raise to stop
 
     def logits(self, rows: np.ndarray, masked: Sequence[np.ndarray | None] | None = None) -> np.ndarray:
         """Return (N, C) logits of training rows, with the tokens at the given positions masked."""
         return score_rows(
             self.model,
-            self._features,
-            pad_token_id=self._pad_token_id,
-            accelerator=self._accelerator,
+            self.features,
+            pad_token_id=self.pad_token_id,
+            accelerator=self.accelerator,
             rows=rows,
             masked=masked,
-            mask_token_id=self._mask_token_id,
-            progress=self.tick,
+            mask_token_id=self.mask_token_id,
+            progress=self.on_rows,
         ).logits_NC
-
-    @contextlib.contextmanager
-    def watched(self, on_rows: Callable[[int], None]) -> Iterator[None]:
-        """While the block runs, call `on_rows` with the number of predicted rows; it may raise to stop."""
-        self._on_rows = on_rows
-        try:
-            yield
-        finally:
-            self._on_rows = None
-
-    def tick(self, rows: int) -> None:
-        if self._on_rows is not None:
-            self._on_rows(rows)
 
 
 @dataclass(frozen=True)

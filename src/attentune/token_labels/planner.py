@@ -109,8 +109,8 @@ class EpochPlanner:
 
     def begin_epoch(self, epoch: int, on_rows: Callable[[int], None]) -> EpochPlan:
         """Plan an epoch (from 0); `on_rows` is called with the number of rows that the model has predicted."""
-        with self.generator.source.scorer.watched(on_rows):
-            self.plan = self.generator.plan(epoch)
+        self.generator.source.scorer.on_rows = on_rows
+        self.plan = self.generator.plan(epoch)
         return self.plan
 
     def resume_epoch(self, epoch: int) -> EpochPlan:

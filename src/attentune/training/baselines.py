@@ -23,7 +23,7 @@ from attentune.nn.compiled.memory import peak_memory_bytes
 from attentune.results import RunResult, versions
 from attentune.seeding import numpy_generator
 from attentune.stats.estimate import bootstrap_mean
-from attentune.training.callbacks import ProgressDisplay
+from attentune.training.callbacks import ProgressDisplay, number
 from attentune.training.card import metric_interval, write_results
 from attentune.training.prepare import RunInputs, row_facts
 from attentune.training.run_folder import TEMPORARY
@@ -41,8 +41,6 @@ _FEW_SCORES = 5
 
 @dataclass(frozen=True)
 class FittedBaseline:
-    """A baseline that was fitted on the training rows, and what it predicts for other splits."""
-
     baseline: Baseline
     logits: dict[str, np.ndarray]  # (N, C) by split
     # The time for fitting, with encoding texts that an earlier baseline has encoded, and for predicting.
@@ -202,7 +200,7 @@ def find_failures(
         difference_N = sign * (model.values_N - baseline.values_N)
         generator = numpy_generator("baseline comparison", seed)
         low, high = bootstrap_mean(difference_N, generator=generator, resamples=_RESAMPLES)
-        numbers = f"{metric} {_number(model.score)} and {_number(baseline.score)} on {len(labels):,} validation rows"
+        numbers = f"{metric} {number(model.score)} and {number(baseline.score)} on {len(labels):,} validation rows"
         interval = f"95 % interval of the advantage {low:.4f} to {high:.4f}"
         if high < 0:
             found.append(f"This model is worse than the baseline {baseline.name}: {numbers}; {interval}.")
@@ -241,7 +239,3 @@ def _constant(predictions: np.ndarray, labels: np.ndarray, label_space: LabelSpa
     name = label_space.text_of(kinds[most])
     what = f"the labels {name or '(none)'}" if label_space.is_multilabel else f"the class {name}"
     return f"This model predicts {what} for {counts[most]:,} of {rows:,} validation rows."
-
-
-def _number(score: float) -> str:
-    return f"{score:.4f}" if math.isfinite(score) else "undefined"

@@ -78,8 +78,6 @@ CALIBRATION_FILE = "calibration.json"
 
 @dataclass(frozen=True)
 class Recalibration:
-    """The calibration of a finished run."""
-
     folder: Path  # the run folder
     calibration: Calibration  # the fitted temperature and thresholds
     label_space: LabelSpace  # the run's, with the new thresholds

@@ -235,14 +235,12 @@ class LiveDisplay:
         self._bar: Progress | NotebookBar | None = None
 
     def info(self, text: str) -> None:
-        """Print a line above the bar."""
         if self._notebook is None:
             self._console.print(text, markup=False)
         else:
             self._notebook.line(text)
 
     def warning(self, text: str) -> None:
-        """Print a warning above the bar."""
         if self._notebook is None:
             self._console.print(f"warning: {text}", markup=False, style="yellow")
         else:
@@ -339,14 +337,14 @@ class ProgressDisplay(LiveDisplay, TrainingCallback):
         sys.stderr.flush()
 
 
+def number(score: float | None) -> str:
+    return "undefined" if score is None or score != score else f"{score:.4f}"
+
+
 def one_line(scores: Mapping[str, Mapping[str, float | None]]) -> str:
     """Format scores as one line: "validation: accuracy 0.8123, f1 0.8456"."""
     return "; ".join(
-        f"{split}: "
-        + ", ".join(
-            f"{name} {'undefined' if value is None or value != value else format(value, '.4f')}"
-            for name, value in metrics.items()
-        )
+        f"{split}: {', '.join(f'{name} {number(value)}' for name, value in metrics.items())}"
         for split, metrics in scores.items()
     )
 

@@ -23,6 +23,7 @@ from attentune.metrics.metrics import Metric, predictions_of
 from attentune.models.build import hub_name
 from attentune.results import RESULT_FILE, RunResult, to_json
 from attentune.seeding import numpy_generator
+from attentune.training.callbacks import number
 from attentune.training.prepare import RunInputs, wants_best
 from attentune.training.run_folder import METRICS_FILE
 
@@ -154,7 +155,7 @@ def model_card(facts: CardFacts) -> str:
         main_metric=metric,
         resamples=_RESAMPLES,
         is_chosen=chosen,
-        number=lambda value: "undefined" if value is None else f"{value:.4f}",
+        number=number,
         sources=[(Path(part.source).name, part.rows, f"{part.weight:g}") for part in train.row_sources()]
         if train.sources is not None
         else [],

@@ -93,7 +93,6 @@ class AdamWL2SP(torch.optim.AdamW):
         self.starts = {one: one.detach().clone() for group in self.param_groups for one in group["params"]}
 
     def step(self, closure: Any = None) -> Any:
-        """Pull the weights towards their start, then do AdamW's step."""
         with torch.no_grad():
             for group in self.param_groups:
                 if parameters := group["params"]:

@@ -377,8 +377,6 @@ ADAPTATION_SETTINGS = tuple(f"{section}.{name}" for section, names in _OF_ADAPTA
 
 @dataclass(frozen=True)
 class RunSize:
-    """What the rule depends on."""
-
     rows: int  # number of training rows
     mean_tokens: float  # mean length of a training row in tokens
     validation_rows: int  # number of rows that are scored during training
@@ -450,7 +448,6 @@ def ending_with_last_weights(training: TrainingConfig) -> TrainingConfig:
 
 
 def wants_best(settings: TrainingConfig) -> bool:
-    """Return whether a run ends with its best weights."""
     return bool(settings.load_best_model_at_end) or settings.early_stopping_patience is not None
 
 

@@ -93,7 +93,6 @@ def run(
     callbacks: Sequence[TrainingCallback] = (),
     with_baselines: bool = True,
 ) -> RunResult:
-    """Train, evaluate and save a prepared run."""
     inputs = building.load_inputs(prepared, display)
     config, is_main = inputs.config, inputs.accelerator.is_main_process
     if config.baseline is not None:

@@ -52,8 +52,6 @@ class Pruned(Exception):
 
 
 class StopRequest:
-    """A signal handler that records a stop request."""
-
     def __init__(self) -> None:
         self.requested = False
 
@@ -141,7 +139,6 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _splits(before: Any, now: Any) -> str:
-    """Return the splits that differ, or the values."""
     if not (isinstance(before, dict) and isinstance(now, dict)):
         return f" (was {before}, now {now})"
     names = sorted({*before, *now})

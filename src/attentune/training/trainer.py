@@ -64,8 +64,6 @@ class PlanCancelled(Exception):
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """The samples of one forward pass, on the device."""
-
     inputs: dict[str, Tensor]  # what the model is called with
     labels_B: Tensor
     token_labels_BT: Tensor | None

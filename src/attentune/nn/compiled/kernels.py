@@ -151,8 +151,6 @@ def _by_positions(positions: Tensor | None, width: int) -> tuple[str, float, tup
 
 
 class Normed(NamedTuple):
-    """Output of `norm`."""
-
     out: Tensor  # (N, D) float32
     out_bf16: Tensor  # the same in bf16
     normed: Tensor | None  # for the backward pass: the output before scale and shift, (N, D) float32
@@ -204,8 +202,6 @@ def norm_back(
 
 
 class PreNormed(NamedTuple):
-    """Output of `pre_norm`."""
-
     total: Tensor  # residual + x, (N, D) float32
     out_bf16: Tensor  # its normalisation, in bf16
     normed: Tensor  # for the backward pass: the normalisation before the scale, (N, D) float32

@@ -69,7 +69,6 @@ def _enter(library: ctypes.CDLL, change: int) -> None:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the peak memory in bytes."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     # Not getrusage, which includes the peak of the parent process.

@@ -48,7 +48,6 @@ class NativeError(Exception):
 
 
 def sources() -> list[str]:
-    """Return the C files that make up the library."""
     return sorted(str(file) for file in SOURCES.glob("*.c"))
 
 
@@ -60,7 +59,6 @@ def load_library() -> ctypes.CDLL:
 
 
 def unavailable_reason() -> str | None:
-    """Return why the library is not available; None if it is."""
     library = attempt_load()
     return str(library) if isinstance(library, NativeError) else None
 
