@@ -192,15 +192,6 @@ def test_targets_follow_their_rows_and_change_the_fingerprint():
     assert rows.fingerprint() not in others
 
 
-@pytest.mark.parametrize(
-    "targets", [np.full((48, 3), 1 / 3), np.full((48, 2), 0.4), np.full((48, 2), np.nan), np.tile([1.5, -0.5], (48, 1))]
-)
-def test_targets_that_are_no_probabilities_are_refused(tiny, tmp_path, targets):
-    config, data = soft_data(tmp_path, tiny("bert"), targets)
-    with pytest.raises(DataError, match=r"got soft targets of shape \(48, \d\), expected probabilities of shape"):
-        quiet(config, data)
-
-
 def test_extra_files_have_no_soft_targets(tiny, tmp_path):
     config, data = soft_data(tmp_path, tiny("bert"))
     more = replace(config.data, extra_train_files=(str(tmp_path / "train.csv"),))

@@ -115,11 +115,6 @@ class AttentuneConfig(PreTrainedConfig):
         return bool(self.is_pair and self.pair_encoding == "bi-encoder")
 
     @property
-    def longest_read(self) -> int:
-        """The most tokens that the encoder gets at once."""
-        return self.window or self.max_seq_length
-
-    @property
     def encoder_config(self) -> PreTrainedConfig:
         """The encoder's configuration; an error if there is none."""
         if not isinstance(self.encoder, PreTrainedConfig):

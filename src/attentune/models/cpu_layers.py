@@ -95,7 +95,7 @@ def use_own_attention(model: Any) -> str | None:
     encoder = model.encoder
     if encoder.config._attn_implementation != "sdpa":
         return None
-    chosen = LONG if model.config.longest_read > _LONGEST_PLAIN else PLAIN
+    chosen = LONG if (model.config.window or model.config.max_seq_length) > _LONGEST_PLAIN else PLAIN
     encoder.set_attn_implementation(chosen)
     return chosen
 

@@ -428,11 +428,11 @@ HEAD_WEIGHTS, HEAD_SETTINGS = "attribution_head.safetensors", "attribution_head.
 _AGAIN = "Fit it again: attentune explain {folder} --fit"
 
 
-def save_attribution_head(head: AttributionHead, model: nn.Module, facts: dict[str, Any], folder: Path) -> None:
+def save_attribution_head(head: AttributionHead, model: Any, facts: dict[str, Any], folder: Path) -> None:
     settings = {
         "layers": list(head.layers),
         "model": weights_of(model),
-        "calibration_temperature": _temperature(model),
+        "calibration_temperature": float(model.config.calibration_temperature),
         "fitted": facts,
     }
     with written_together(folder, "attribution_head", last=HEAD_SETTINGS) as target:
@@ -462,7 +462,7 @@ def load_attribution_head(folder: Path, model: Any) -> AttributionHead | None:
         )
     # Calibration after the fit divides the logits, and with them every score.
     for tensor in (head.output.weight.data, head.output.bias.data, head.nothing_MO):
-        tensor.mul_(temperature / _temperature(model))
+        tensor.mul_(temperature / float(model.config.calibration_temperature))
     return head.fold().eval().to(next(model.parameters()).device)
 
 
@@ -502,7 +502,3 @@ def weights_of(model: nn.Module) -> str:
         if tensor.ndim == 1:
             digest.update(name.encode() + tensor.detach().float().cpu().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _temperature(model: Any) -> float:
-    return float(model.config.calibration_temperature)

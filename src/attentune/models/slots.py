@@ -8,7 +8,7 @@ import contextlib
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,11 +105,12 @@ def projections(encoder: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
     """Find the value and output projections of each layer, in order; layers that share weights appear once."""
     pairs: list[tuple[nn.Module, nn.Module]] = []
     for module in encoder.modules():
-        for value, output in _PROJECTIONS:
-            pair = (_at(module, value), _at(module, output))
-            if _linear(pair[0]) is not None and _linear(pair[1]) is not None:
-                pairs.append((cast(nn.Module, pair[0]), cast(nn.Module, pair[1])))
-                break
+        for paths in _PROJECTIONS:
+            with contextlib.suppress(AttributeError):  # it is no layer, or one of another family
+                value, output = map(module.get_submodule, paths)
+                if _linear(value) is not None and _linear(output) is not None:
+                    pairs.append((value, output))
+                    break
     return pairs
 
 
@@ -142,18 +143,10 @@ def chosen_projections(encoder: Any, layers: tuple[int, ...] | None) -> list[tup
     return [pairs[number - 1] for number in sorted(set(layers))]
 
 
-def _linear(module: nn.Module | None) -> nn.Linear | None:
+def _linear(module: nn.Module) -> nn.Linear | None:
     """Return the linear layer itself, or the one inside an adapter; None for anything else."""
     inner = getattr(module, "base_layer", module)
     return inner if isinstance(inner, nn.Linear) else None
-
-
-def _at(module: nn.Module, path: str) -> nn.Module | None:
-    for name in path.split("."):
-        module = getattr(module, name, None)  # type: ignore[assignment]
-        if module is None:
-            return None
-    return module
 
 
 def drop_pooler(encoder: Any) -> None:

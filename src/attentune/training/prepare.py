@@ -219,7 +219,6 @@ def prepare_rows(config: Config, data: TaskData | None = None) -> Prepared:
     train = data.splits.get("train")
     if train is None or len(train) == 0 or train.labels is None:
         raise DataError(f"{data.name}: has no labelled rows to train on, expected a train split.")
-    _check_targets(data)
     check_debias(data, config.objective.debias)
     check_objective(config.objective, data.label_space)
     validation = [rows for name, rows in data.splits.items() if name.startswith("validation")]
@@ -227,20 +226,6 @@ def prepare_rows(config: Config, data: TaskData | None = None) -> Prepared:
         raise DataError(f"{data.name}: has no labelled validation rows. Give some, or set --eval_strategy no.")
     metric = choose_metric(settings.metric_for_best_model, data.metrics, data.label_space)
     return Prepared(config=config, data=data, metric=metric)
-
-
-def _check_targets(data: TaskData) -> None:
-    rows, space = data.splits["train"], data.label_space
-    if rows.targets is None:
-        return
-    shape, expected = rows.targets.shape, (len(rows), space.num_labels)
-    is_valid = shape == expected and bool(np.isfinite(rows.targets).all())
-    if is_valid and space.task_type != "regression":
-        is_valid = bool((rows.targets >= 0).all() and (rows.targets <= 1).all())
-        is_valid &= space.is_multilabel or np.allclose(rows.targets.sum(axis=1), 1, atol=1e-6)
-    if not is_valid:
-        kind = "finite scores" if space.task_type == "regression" else "probabilities"
-        raise DataError(f"{rows.source}: got soft targets of shape {shape}, expected {kind} of shape {expected}.")
 
 
 def check_debias(data: TaskData, kind: str) -> None:

@@ -188,7 +188,7 @@ def epochs(trainer: Trainer) -> Iterator[bool]:
         trainer.evaluate()
         yield True
     with contextlib.suppress(PlanCancelled):
-        while not trainer.is_finished and not trainer.stop.requested:
+        while not trainer.is_finished and not trainer.is_stopping:
             plan = trainer.plan_epoch()
             steps = trainer.batches(plan)
             for group in steps[state.step_in_epoch :]:
@@ -198,7 +198,7 @@ def epochs(trainer: Trainer) -> Iterator[bool]:
                     trainer.end_epoch()
                 is_best = trainer.should_evaluate(is_epoch_end=is_epoch_end) and trainer.evaluate()
                 yield is_best or trainer.should_save(is_epoch_end=is_epoch_end) or state.stopped_early
-                if trainer.is_finished or trainer.stop.requested:
+                if trainer.is_finished or trainer.is_stopping:
                     break
 
 

@@ -39,25 +39,6 @@ from attentune.training.prepare import RunInputs, row_facts
 from attentune.training.run_folder import StopRequest
 
 
-class JointStop:
-    """A stop request that all processes take up after the same step, once one of them has it."""
-
-    def __init__(self, own: StopRequest, processes: int) -> None:
-        self._own, self._is_alone, self._is_agreed = own, processes == 1, False
-
-    @property
-    def requested(self) -> bool:
-        return self._own.requested if self._is_alone else self._is_agreed
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether this process, alone perhaps, has a stop request."""
-        return self._own.requested
-
-    def agree(self) -> None:
-        self._own.requested = self._is_agreed = True
-
-
 class PlanCancelled(Exception):
     """A stop was requested while an epoch was being planned; nothing of that epoch has been done."""
 
@@ -90,8 +71,9 @@ class Trainer:
     state: TrainingState = field(default_factory=TrainingState)
     # Set by `connect`.
     callbacks: Sequence[TrainingCallback] = ()
-    stop: JointStop = field(default_factory=lambda: JointStop(StopRequest(), 1))
+    stop: StopRequest = field(default_factory=StopRequest)
     log: JsonLog | None = None
+    _is_stop_agreed: bool = field(default=False, init=False)
     _nonfinite_at_start: int = field(default=0, init=False)
     _last_rows: Callable[[], list[str]] = field(default=list, init=False)
 
@@ -108,6 +90,11 @@ class Trainer:
         """Whether all steps are done, or early stopping has ended them."""
         return self.state.step >= self.schedule.total_steps or self.state.stopped_early
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether there is a stop request, which several processes take up after the same step."""
+        return self.stop.requested if self.accelerator.num_processes == 1 else self._is_stop_agreed
+
     def decay(self) -> float:
         """Return the factor by which weight decay has shrunk the embeddings of unused tokens."""
         return self.schedule.decay_factor(self.state.step)
@@ -120,7 +107,7 @@ class Trainer:
         self, stop: StopRequest, log: JsonLog | None, display: ProgressDisplay, callbacks: Sequence[TrainingCallback]
     ) -> None:
         """Obey a stop request, and tell log, tracker, progress bar and further callbacks of what happens."""
-        self.stop, self.log = JointStop(stop, self.accelerator.num_processes), log
+        self.stop, self.log = stop, log
         self.callbacks = [
             *([] if log is None else [log]),
             *([] if self.training.report_to == "none" else [TrackerCallback(self.accelerator)]),
@@ -147,7 +134,7 @@ class Trainer:
         is_scored = self.state.step > 0 or self.state.last_scored_step >= 0
         # The solution of the linear probe is a candidate for the best weights.
         is_wanted = is_probed(self.model, linear_probe=self.training.linear_probe) and not is_scored
-        return is_wanted and self.training.eval_strategy != "no" and not self.stop.requested
+        return is_wanted and self.training.eval_strategy != "no" and not self.is_stopping
 
     def plan_epoch(self) -> EpochPlan:
         """Return the epoch's plan: a new one, or the checkpoint's if the run was interrupted within the epoch."""
@@ -157,7 +144,7 @@ class Trainer:
             for callback in self.callbacks:
                 callback.on_prediction_step(rows)
             # With several processes, which wait for each other here, the stop takes effect after the next step.
-            if self.stop.requested:
+            if self.is_stopping:
                 raise PlanCancelled
 
         if state.step_in_epoch > 0:
@@ -250,10 +237,10 @@ class Trainer:
         """Sum over all processes, which also learn whether one of them has a stop request."""
         if self.accelerator.num_processes == 1:
             return sums_3
-        wanted_1 = sums_3.new_full((1,), float(self.stop.is_wanted))
+        wanted_1 = sums_3.new_full((1,), float(self.stop.requested))
         sums_4 = self.accelerator.reduce(torch.cat([sums_3, wanted_1]), reduction="sum")
         if sums_4[3] > 0:
-            self.stop.agree()
+            self.stop.requested = self._is_stop_agreed = True
         return sums_4[:3]
 
     def clip(self, plan: EpochPlan, group: list[np.ndarray]) -> float:
