@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attentune.nn.compiled import kernels
 from attentune.nn.compiled.kernels import DropoutMask
-from attentune.nn.compiled.native import unavailable_reason
+from attentune.nn.compiled.native import load_library, unavailable_reason
 
 needs_native = pytest.mark.native  # conftest.py deselects these where the C code cannot be compiled
 _WORD, _LONG = (1 << 32) - 1, (1 << 64) - 1
@@ -17,7 +16,12 @@ _WORD, _LONG = (1 << 32) - 1, (1 << 64) - 1
 
 def has_amx() -> bool:
     """Return whether this processor has AMX tiles for bf16 that the C code may use."""
-    return unavailable_reason() is None and kernels.use_amx(True)
+    return unavailable_reason() is None and use_amx(True)
+
+
+def use_amx(wanted: bool) -> bool:
+    """Enable or disable Intel AMX for attention in this process; it is enabled by default where available."""
+    return bool(load_library().attentune_amx(int(wanted)))
 
 
 def weight_maker(dtype: torch.dtype) -> Callable[..., Tensor]:

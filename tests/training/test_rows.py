@@ -146,13 +146,12 @@ def test_validation_rows_without_labels_are_refused_before_training(tiny, tmp_pa
 # Soft targets
 
 
-def soft_data(folder: Path, encoder: Path, targets: np.ndarray | None = None, **changes: Any) -> tuple[Any, TaskData]:
-    """Return a configuration and its rows, whose targets are the opposite of their labels by default."""
+def soft_data(folder: Path, encoder: Path, **changes: Any) -> tuple[Any, TaskData]:
+    """Return a configuration and its rows, whose targets are the opposite of their labels."""
     config = load_config(overrides=settings(folder, encoder, **changes))
     data = load_data(config.data, seed=1)
     rows = data.splits["train"]
-    if targets is None:
-        targets = 0.9 - 0.8 * np.eye(2)[rows.labels]
+    targets = 0.9 - 0.8 * np.eye(2)[rows.labels]
     return config, replace(data, splits={**data.splits, "train": replace(rows, targets=targets)})
 
 

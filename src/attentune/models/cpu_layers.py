@@ -400,11 +400,10 @@ class _FusedMPNetLayerMixin(_FusedLayerMixin):
         output_attentions: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
-        if not output_attentions:
-            positions = None if position_bias is None else (lambda: position_bias)
-            out = self._fused(hidden_states, attention_mask, positions)
-            if out is not None:
-                return (out,)
+        positions = None if position_bias is None else (lambda: position_bias)
+        out = None if output_attentions else self._fused(hidden_states, attention_mask, positions)
+        if out is not None:
+            return (out,)
         bias_BHTT = None if position_bias is None else _by_query(position_bias)
         plain: tuple[Tensor, ...] = super(_FusedLayerMixin, self).forward(  # type: ignore[misc]
             hidden_states, attention_mask, bias_BHTT, output_attentions, **kwargs

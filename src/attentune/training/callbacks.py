@@ -6,7 +6,6 @@ The events are those of transformers' `TrainerCallback`, the state is its `Train
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import html
 import json
 import math
@@ -60,9 +59,6 @@ class TrainingState:
     last_scored_step: int = -1  # step of the newest evaluation, or -1
     stopped_early: bool = False  # whether early stopping, or a callback, ended the run
     log_bytes: int = 0  # length of log.jsonl
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainingState:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,7 @@ class Checkpointer:
             state.log_bytes = trainer.log.synced_bytes()
         scaler = trainer.accelerator.scaler
         content = {
-            "state": state.to_dict(),
+            "state": asdict(state),
             "identity": trainer.resume_fingerprint(),
             "scaler": None if scaler is None else scaler.state_dict(),
         }

@@ -6,9 +6,7 @@ is predicted by one that was fitted to other rows, so that it cannot know a row 
 
     product    loss_i = CE(softmax(logits_i + s t/T log p_i), y_i) at step t of T; predictions are of logits_i alone
 
-With s (`STRENGTH`) 1 throughout, a model that learns rows by heart still learns what the weak model
-knows; with a greater one from the start it learns the reverse of that first, and some models nothing else. So it starts
-as without a weak model and learns what the rows say; then it gains ever less from rows that the weak model predicts.
+s is `STRENGTH`; docs/training.md says why its share rises with the steps.
 
 Sources: products of experts as in Hinton 2002, for shortcuts Clark, Yatskar and Zettlemoyer 2019 ("bias product") and
 He, Zha and Wang 2019. A weak model of the words of one text and of those in common: as the biased models of Clark et

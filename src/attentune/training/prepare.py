@@ -1,7 +1,7 @@
 """What is read, checked and chosen before anything is computed: no PyTorch, so that a mistake is told at once.
 
     config.yaml -> Config -> rows of all splits, metric -> `Prepared`
-    `Prepared` -> tokens, device, precision (`run.load_inputs`) -> `RunInputs`
+    `Prepared` -> tokens, device, precision (`building.load_inputs`) -> `RunInputs`
 
 Training settings that are left open follow from rows, text length and encoder size. Small data needs steps, not epochs:
 3 epochs of 300 rows are 57 updates of 16 rows, after which a model often still predicts one class (Mosbach,

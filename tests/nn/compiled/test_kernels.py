@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attentune.nn.compiled import kernels, native
 from attentune.nn.compiled.kernels import DropoutMask
-from helpers.native import factors, far, has_amx, near, needs_native, plain_attention
+from helpers.native import factors, far, has_amx, near, needs_native, plain_attention, use_amx
 from helpers.tiers import covering
 
 pytestmark = [needs_native, pytest.mark.usefixtures("threads")]
@@ -90,9 +90,9 @@ def back_of(one: Case, log_sums: Tensor | None) -> tuple[Tensor, ...]:
     params=[False, True] if has_amx() else [False], ids=lambda with_tiles: "tiles" if with_tiles else "vectors"
 )
 def tiles(request: pytest.FixtureRequest) -> Iterator[bool]:
-    assert kernels.use_amx(request.param) == request.param
+    assert use_amx(request.param) == request.param
     yield request.param
-    kernels.use_amx(True)
+    use_amx(True)
 
 
 # 17 is one more than a vector, 33 than two tiles' rows; of 150 and 300 queries keys' gradients are added up in parts.

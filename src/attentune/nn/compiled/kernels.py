@@ -78,11 +78,6 @@ def _call(name: str, *arguments: Any) -> None:
         raise MemoryError(f"out of memory for the buffers of {name}")
 
 
-def use_amx(wanted: bool) -> bool:
-    """Enable or disable Intel AMX for attention in this process; it is enabled by default where available."""
-    return bool(load_library().attentune_amx(int(wanted)))
-
-
 def attention(
     projected_N3D: Tensor,
     biases_3D: Tensor,
@@ -100,7 +95,7 @@ def attention(
     disentangled attention (He et al. 2021, DeBERTa, section 3.1): its scores are (query_i key_j + query_i position_key
     + key_j position_query) / sqrt(3 width) + mask, with the vectors of position j - i.
 
-    With Intel AMX (`use_amx`) the products of longer texts have bf16 factors, except in disentangled attention; all
+    With Intel AMX the products of longer texts have bf16 factors, except in disentangled attention; all
     others are computed in float32.
     """
     rows, wide = projected_N3D.shape
