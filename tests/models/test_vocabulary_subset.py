@@ -7,7 +7,6 @@ from transformers import AutoModel
 
 from attentune.config import TrainingConfig
 from attentune.errors import CheckpointError
-from attentune.models.slots import drop_pooler
 from attentune.models.vocabulary_subset import VocabularySubset
 from attentune.training.optimizer import (
     LearningRateSchedule,
@@ -22,7 +21,7 @@ IDS = torch.tensor([[7, 9, 30, 41], [9, 9, 12, 1]])
 
 def trained(model, compact: bool, l2_sp: float = 0.0) -> dict[str, torch.Tensor]:
     """The weights after a few clipped AdamW steps in evaluation mode (no dropout), so that only the table differs."""
-    drop_pooler(model.eval())
+    model.eval().pooler = None
     embeddings = VocabularySubset(model, np.unique(IDS.numpy())) if compact else None
     training = TrainingConfig(learning_rate=1e-2, weight_decay=0.1, l2_sp=l2_sp)
     schedule, optimizer = LearningRateSchedule(training, STEPS), build_optimizer(training, model)

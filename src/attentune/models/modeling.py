@@ -19,7 +19,6 @@ from attentune.models.pipeline import AttentunePipeline
 from attentune.models.slots import (
     blur_slot,
     classifier_slot,
-    drop_pooler,
     head_slot,
     inject_adapters,
     layer_mix_slot,
@@ -70,7 +69,8 @@ class AttentuneForSequenceClassification(PreTrainedModel):
     def __init__(self, config: AttentuneConfig, encoder: nn.Module | None = None) -> None:
         super().__init__(config)
         self.encoder: Any = encoder if encoder is not None else AutoModel.from_config(config.encoder)
-        drop_pooler(self.encoder)
+        if getattr(self.encoder, "pooler", None) is not None:
+            self.encoder.pooler = None  # pooling is done by the head
         if config.lora is not None:
             inject_adapters(self.encoder, config.lora)
         self.blur, self.blur_hooks = blur_slot(config, self.encoder)

@@ -149,12 +149,6 @@ def _linear(module: nn.Module) -> nn.Linear | None:
     return inner if isinstance(inner, nn.Linear) else None
 
 
-def drop_pooler(encoder: Any) -> None:
-    """Remove the encoder's pooler, if any: pooling is done by the head."""
-    if getattr(encoder, "pooler", None) is not None:
-        encoder.pooler = None
-
-
 def _check_known(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known and not is_plugin(value):
         raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")

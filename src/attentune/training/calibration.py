@@ -105,9 +105,7 @@ def calibrate_run(
     split: str = "validation",
     precision: str | None = None,
 ) -> Recalibration:
-    """Fit temperature or thresholds on rows not trained on, and save them in the run's folder; with neither, remove
-    both.
-    """
+    """Fit temperature or thresholds on rows not trained on, and save them in the run's folder; neither removes both."""
     saved = Predictor.load(run).single_model("calibrate")
     _check_folder(saved, split)
     check_calibration(
