@@ -78,7 +78,6 @@ CALIBRATION_FILE = "calibration.json"
 
 @dataclass(frozen=True)
 class Recalibration:
-    folder: Path  # the run folder
     calibration: Calibration  # the fitted temperature and thresholds
     label_space: LabelSpace  # the run's, with the new thresholds
     before: Mapping[str, Any]  # the temperature and thresholds that the run had
@@ -132,8 +131,20 @@ def calibrate_run(
         config.update(calibration.settings())
     ends_rejection = saved.rejection is not None and saved.rejection.means is None
     space = calibration.space(saved.label_space)
-    done = Recalibration(saved.folder, calibration, space, before, prints, ends_rejection)
-    _write(done)
+    done = Recalibration(calibration, space, before, prints, ends_rejection)
+    # Card and record first and `config.json` last, so that readers see the old or the new calibration.
+    with locked_folder(saved.folder):
+        settings = {**read_json(saved.folder / "config.json"), **calibration.settings()}
+        sentence = plain(done.sentence())
+        if calibration.rows:
+            sentence += (
+                " This was fitted after the run: the scores above are of before, and the error of the same rows."
+            )
+        _change_card(saved.folder, LIMIT_OF_CALIBRATION, sentence)
+        if ends_rejection:
+            _remove_rejection(saved.folder)
+        write_text(saved.folder / CALIBRATION_FILE, to_json(done.facts()))
+        write_text(saved.folder / "config.json", json.dumps(settings, indent=2, sort_keys=True) + "\n")
     return done
 
 
@@ -243,20 +254,3 @@ def _change_card(folder: Path, pattern: str, sentence: str) -> None:
     if (card := folder / CARD_FILE).is_file():
         text = card.read_text(encoding="utf-8")
         write_text(card, re.sub(pattern, lambda _: f"- {sentence}", text, count=1, flags=re.MULTILINE))
-
-
-def _write(done: Recalibration) -> None:
-    """Write card and record first and `config.json` last, so that readers see the old or the new calibration."""
-    folder, calibration = done.folder, done.calibration
-    with locked_folder(folder):
-        settings = {**read_json(folder / "config.json"), **calibration.settings()}
-        sentence = plain(done.sentence())
-        if calibration.rows:
-            sentence += (
-                " This was fitted after the run: the scores above are of before, and the error of the same rows."
-            )
-        _change_card(folder, LIMIT_OF_CALIBRATION, sentence)
-        if done.ends_rejection:
-            _remove_rejection(folder)
-        write_text(folder / CALIBRATION_FILE, to_json(done.facts()))
-        write_text(folder / "config.json", json.dumps(settings, indent=2, sort_keys=True) + "\n")

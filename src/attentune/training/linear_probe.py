@@ -177,9 +177,6 @@ class Solution:
     bias_K: np.ndarray  # (K,) float64
     note: str  # how the strength of the penalty was chosen
 
-    def outputs(self, x_NF: np.ndarray) -> np.ndarray:
-        return x_NF.astype(np.float64) @ self.weight_KF.T + self.bias_K
-
 
 def fit_classifier(
     x_NF: np.ndarray,

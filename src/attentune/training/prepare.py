@@ -82,7 +82,8 @@ class Prepared:
     def loss(self) -> str:
         """The name of the loss; "auto" is the usual one of the task."""
         # These need a loss that is a sum over rows, or on the scale of the labels.
-        if self.weights is not None or self.has_soft_targets or not self.metric.greater_is_better:
+        train = self.data.splits["train"]
+        if train.weights is not None or train.targets is not None or not self.metric.greater_is_better:
             return self.config.objective.loss
         return default_loss(self.config, self.data.label_space.task_type, is_pair=self.data.is_pair)
 
@@ -90,10 +91,6 @@ class Prepared:
     def weights(self) -> np.ndarray | None:
         """(N,) float64 weights of the training rows; None if all are 1."""
         return self.data.splits["train"].weights
-
-    @property
-    def has_soft_targets(self) -> bool:
-        return self.data.splits["train"].targets is not None
 
     @cached_property
     def targets(self) -> np.ndarray:

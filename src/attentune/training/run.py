@@ -129,7 +129,7 @@ def build(inputs: RunInputs) -> Trainer:
         inputs.labels,
         row_weights=inputs.weights,
         score_scale=inputs.score_scale,
-        soft_targets=inputs.has_soft_targets,
+        soft_targets=inputs.data.splits["train"].targets is not None,
     )
     model = building.new_model(inputs, objective)
     frozen, note = freeze_encoder(inputs, model)

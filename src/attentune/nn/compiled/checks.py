@@ -178,8 +178,7 @@ _LAYERS = {"plain": (3, 11), "bias": (2, 70), "disentangled": (2, 19), "pre-norm
 
 def unavailable_reason() -> str | None:
     """Return why the compiled code must not be used; None if it works. The first call checks it."""
-    library = native.attempt_load()
-    return str(library) if isinstance(library, native.NativeError) else _fault(library)
+    return native.unavailable_reason() or _fault(native.load_library())
 
 
 @functools.cache
