@@ -133,6 +133,7 @@ def copy_slots(saved: AttentuneForSequenceClassification, model: AttentuneForSeq
         and name in mine
         and mine[name].shape == weight.shape
     ]
+    # Folded into the classifier: scale and offset of the saved outputs, and the difference between the scores' scales.
     scale, offset = torch.ones(1), torch.zeros(1)
     if isinstance(saved.outputs, ScaledOutput) and model.outputs is None:
         scale, offset = saved.outputs.scale, saved.outputs.offset
@@ -312,6 +313,7 @@ def pooler_is_trained(settings: ModelConfig, commit: str | None = None) -> bool:
         pooling = read_json(file)
     except (OSError, ValueError):
         return True
+    # Without pooling by [CLS], the pooler is left over from an earlier training and does not fit the encoder.
     return not isinstance(pooling, dict) or pooling.get("pooling_mode_cls_token") is not False
 
 

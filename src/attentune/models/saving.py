@@ -115,6 +115,7 @@ def save_model(model: AttentuneForSequenceClassification, tokenizer: Tokenizer, 
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, longest: int) -> None:
+    """Write a tokenizer into an existing folder, with settings that give the same tokens with transformers alone."""
     with quiet():
         tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
@@ -198,6 +199,7 @@ def keep_text_as_text(tokenizer: Tokenizer) -> None:
     backend = tokenizer.backend_tokenizer
     if type(backend.model).__name__ != "Unigram":
         return
+    # The vocabularies of ALBERT, DeBERTa-v2 and XLM-R have the special tokens as pieces too: they are split first.
     special = [token for token in tokenizer.all_special_tokens if len(token) > 1]
     parts = "|".join(f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in special)
     split = Split(Regex(f"▁?(?:{parts})"), "isolated")
@@ -206,6 +208,7 @@ def keep_text_as_text(tokenizer: Tokenizer) -> None:
 
 def ask_for_segments(tokenizer: Tokenizer, config: PreTrainedConfig) -> None:
     """Make the tokenizer return token type ids if the encoder has segment embeddings."""
+    # ALBERT's tokenizer omits them by default, so that the encoder could not tell the two texts of a pair.
     if (getattr(config, "type_vocab_size", None) or 0) > 1 and "token_type_ids" not in tokenizer.model_input_names:
         tokenizer.model_input_names = [*tokenizer.model_input_names, "token_type_ids"]
 
@@ -244,7 +247,7 @@ def readable_positions(encoder: nn.Module) -> int | None:
     if not isinstance(positions, int) or positions <= 0:
         return None
     table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
-    first = getattr(table, "padding_idx", None)
+    first = getattr(table, "padding_idx", None)  # RoBERTa and its relatives count from the padding id + 1
     return positions if first is None else positions - first - 1
 
 

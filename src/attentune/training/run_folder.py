@@ -134,8 +134,10 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     if "data" in others and "tokens" in others:  # different rows have different tokens
         others.remove("tokens")
     differences = [f"{_NAMES[name]}{_splits(before[name], now[name])}" for name in others]
-    encoder = _other_settings(before.get("encoder", {}), now.get("encoder", {}))
-    return [*differences, *([f"the encoder ({', '.join(encoder)})"] if encoder else [])]
+    was, encoder = before.get("encoder", {}), now.get("encoder", {})
+    shared = [name for name in was if name in encoder and name not in _WRITER_SETTINGS]  # transformers may add some
+    settings = [f"{name}: was {was[name]!r}, now {encoder[name]!r}" for name in shared if was[name] != encoder[name]]
+    return [*differences, *([f"the encoder ({', '.join(settings)})"] if settings else [])]
 
 
 def _splits(before: Any, now: Any) -> str:
@@ -143,12 +145,6 @@ def _splits(before: Any, now: Any) -> str:
         return f" (was {before}, now {now})"
     names = sorted({*before, *now})
     return f" ({', '.join(name for name in names if before.get(name) != now.get(name))})"
-
-
-def _other_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the settings with different values, of those that both have (transformers' versions may add some)."""
-    shared = [name for name in before if name in now and name not in _WRITER_SETTINGS]
-    return [f"{name}: was {before[name]!r}, now {now[name]!r}" for name in shared if before[name] != now[name]]
 
 
 CONFIG_FILE, METRICS_FILE = "config.yaml", "metrics.json"

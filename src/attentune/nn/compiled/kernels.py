@@ -327,11 +327,7 @@ class CompiledAdamW(torch.optim.AdamW):
     copies: Callable[[], Sequence[Copies]] = tuple
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         scale = 1.0 if self.grad_scale is None else float(self.grad_scale)
         copies = self.copies()
         copy_of = {weight: copy for group, _ in copies for weight, copy in group.items()}
@@ -343,7 +339,6 @@ class CompiledAdamW(torch.optim.AdamW):
         for weights, when_written in copies:
             if stepped.issuperset(weights):
                 when_written()
-        return loss
 
     def _by_step(self, parameters: Iterable[Tensor]) -> dict[int, list[Tensor]]:
         """Count a step for each parameter that has a gradient, and group these parameters by their number of steps."""
