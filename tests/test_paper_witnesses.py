@@ -12,7 +12,8 @@ from transformers import BertForSequenceClassification
 
 import attentune.training.run as run_module
 from attentune.config import load_config
-from attentune.token_labels.planner import EpochPlanner, random_mask
+from attentune.token_labels.flip import random_mask
+from attentune.token_labels.planner import EpochPlanner
 from attentune.training.objective import Objective
 from helpers.interrupted import run
 from helpers.label_references import probing_labels

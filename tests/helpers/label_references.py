@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attentune.data.tokenization import Features
 from attentune.token_labels.base import LabelSource
-from attentune.token_labels.planner import random_mask, spread_copies
+from attentune.token_labels.flip import random_mask, spread_copies
 
 
 class Row:

@@ -17,7 +17,7 @@ import attentune
 from attentune.errors import ConfigError, DataError
 from attentune.integrations.hf_trainer import key_of, new_model, read_rows
 from attentune.nn.losses import with_token_loss
-from attentune.token_labels.planner import copy_numbers, random_mask, spread_copies
+from attentune.token_labels.flip import copy_numbers, random_mask, spread_copies
 from helpers.samples import write_reviews
 
 Tiny = Callable[..., Path]

@@ -8,6 +8,7 @@ import torch
 
 from attentune.nn.heads import (
     HEADS,
+    PAIR_HEADS,
     Attention,
     CrossAttentionHead,
     HeadOptions,
@@ -240,6 +241,15 @@ def test_every_head_gives_one_finite_vector_a_text(kind: str) -> None:
     output_ND.sum().backward()
     assert all(weight.grad.isfinite().all() for weight in head.parameters())
     assert hidden_NTD.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["self-attention", "cross-attention"])
+def test_heads_of_blocks_need_a_block(kind: str) -> None:
+    with pytest.raises(ValueError, match=f"expected at least (1|one block) for {kind}"):
+        build_head(kind, replace(OPTIONS, layers=0))
+    assert set(PAIR_HEADS) <= set(HEADS)
+    with pytest.raises(ValueError, match="got 3 texts, expected an even number"):
+        CrossAttentionHead(OPTIONS)(hidden(), MASK_BT, ORDINARY_BT)
 
 
 def test_only_cls_takes_the_pooler() -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from scipy import stats
 
 from attentune.config import ObjectiveConfig
-from attentune.nn.classifiers import ClassLogProbabilities, ScaledOutput, build_outputs, raw_outputs
+from attentune.nn.classifiers import ScaledOutput, build_outputs, class_log_probabilities, raw_outputs
 from attentune.nn.losses import (
     LOSSES,
     NO_LABEL,
@@ -265,7 +265,7 @@ def papers_loss(conditional: list[list[float]], labels: list[int], classes: int)
 @pytest.mark.parametrize("classes", [2, 3, 5, 9])
 def test_the_mean_loss_is_that_of_the_papers_subsets(classes: int) -> None:
     conditional_BK, labels_B = corn_batch(classes=classes)
-    found = corn_rows(ClassLogProbabilities()(conditional_BK), labels_B)
+    found = corn_rows(class_log_probabilities(conditional_BK), labels_B)
     expected = papers_loss(conditional_BK.tolist(), labels_B.tolist(), classes)
     assert float(found.mean()) == pytest.approx(expected, rel=1e-5)
     assert found.weight_B.tolist() == [min(label + 1, classes - 1) for label in labels_B.tolist()]
@@ -275,7 +275,7 @@ def test_the_mean_loss_is_that_of_the_papers_subsets(classes: int) -> None:
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_the_softmax_of_the_logits_is_the_chain_of_conditional_probabilities(classes: int) -> None:
     conditional_BK, _ = corn_batch(8, classes)
-    probabilities_BC = ClassLogProbabilities()(conditional_BK).softmax(dim=1)
+    probabilities_BC = class_log_probabilities(conditional_BK).softmax(dim=1)
     for row, found in zip(conditional_BK.tolist(), probabilities_BC.tolist(), strict=True):
         above = [math.prod(sigmoid(z) for z in row[:k]) for k in range(classes)]  # p(y >= k)
         expected = [above[k] - (above[k + 1] if k + 1 < classes else 0.0) for k in range(classes)]
@@ -286,7 +286,7 @@ def test_the_softmax_of_the_logits_is_the_chain_of_conditional_probabilities(cla
 def test_only_a_rows_own_tasks_have_a_gradient() -> None:
     conditional_BK, labels_B = corn_batch()
     conditional_BK.requires_grad_()
-    corn_rows(ClassLogProbabilities()(conditional_BK), labels_B).loss_B.sum().backward()
+    corn_rows(class_log_probabilities(conditional_BK), labels_B).loss_B.sum().backward()
     for row, label in enumerate(labels_B.tolist()):
         for k in range(4):
             wanted = sigmoid(float(conditional_BK[row, k])) - (label > k) if label >= k else 0.0
@@ -295,13 +295,13 @@ def test_only_a_rows_own_tasks_have_a_gradient() -> None:
 
 def test_great_numbers_stay_finite_and_bf16_is_computed_in_float32() -> None:
     conditional_BK = torch.tensor([[500.0, -500.0, 30.0], [-1e4, 1e4, 0.0]], requires_grad=True)
-    logits_BC = ClassLogProbabilities()(conditional_BK)
+    logits_BC = class_log_probabilities(conditional_BK)
     corn_rows(logits_BC, torch.tensor([0, 3])).mean().backward()
     assert logits_BC.isfinite().all()
     assert conditional_BK.grad.isfinite().all()
     half_BK = corn_batch()[0].bfloat16()
-    assert ClassLogProbabilities()(half_BK).dtype == torch.float32
-    assert torch.equal(ClassLogProbabilities()(half_BK), ClassLogProbabilities()(half_BK.float()))
+    assert class_log_probabilities(half_BK).dtype == torch.float32
+    assert torch.equal(class_log_probabilities(half_BK), class_log_probabilities(half_BK.float()))
 
 
 # Minus the correlation of a batch, against a plain loop; and the scale that it leaves free

@@ -67,3 +67,9 @@ def test_an_empty_vector_has_cosine_zero_and_finite_gradients() -> None:
     assert float(z_B1[0]) == 0.0
     z_B1.sum().backward()
     assert inputs_ND.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("combine", SIMILARITIES)
+def test_one_number_cannot_tell_three_classes(combine: str) -> None:
+    with pytest.raises(ValueError, match=r"outputs: got 3, expected 1 or 2 for a .*product"):
+        build_classifier(hidden_size=5, outputs=3, combine=combine)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attentune.token_labels.planner import copy_numbers, random_mask, spread_copies
+from attentune.token_labels.flip import copy_numbers, random_mask, spread_copies
 from helpers.label_sources import features_of
 
 

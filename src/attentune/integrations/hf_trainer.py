@@ -22,7 +22,7 @@ from attentune.models.modeling import AttentuneForSequenceClassification
 from attentune.models.saving import Tokenizer, label_space_of
 from attentune.nn.losses import NO_LABEL
 from attentune.token_labels.base import LabelSource, PredictionComparator, TrainingScorer
-from attentune.token_labels.planner import Flip
+from attentune.token_labels.flip import Flip
 
 
 def new_model(

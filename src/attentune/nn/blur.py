@@ -26,9 +26,10 @@ def gaussian_kernel(sigma: Tensor, size: int) -> Tensor:
 
 
 def mirrored_places(mask_BT: Tensor, size: int) -> Tensor:
-    """Compute the positions, (B, T, size), of each token's window, mirrored at the first and last real token.
+    """Compute the positions, (B, T, size), of the window around each token, with symmetric padding.
 
-    Real tokens must be contiguous. The window of a padding token holds only itself.
+    They are mirrored at the first and last real token, which is repeated; real tokens must be contiguous. The window of
+    a padding token holds only itself.
     """
     length = mask_BT.shape[1]
     half = (size - 1) // 2
@@ -43,8 +44,9 @@ def mirrored_places(mask_BT: Tensor, size: int) -> Tensor:
 
 
 def blur_matrix(kernel: Tensor, places_BTk: Tensor) -> Tensor:
-    """Build the blur matrix, (B, T, T), or (B, H, T, T) with a kernel a head; row t holds the kernel at token t's
-    window.
+    """Build the blur matrix K, whose row t holds the kernel at the positions of token t's window.
+
+    It is (B, T, T) of a kernel (k,), and (B, H, T, T) of kernels (H, k), one a head.
     """
     batch, length, size = places_BTk.shape
     if kernel.ndim == 1:
@@ -77,6 +79,7 @@ class GaussianBlur(nn.Module):
         self.raw_sigma = None if shape is None else nn.Parameter(torch.full(shape, raw_of(sigma)))
 
     def reset_parameters(self) -> None:
+        """Reset every learned sigma to its initial value."""
         if self.raw_sigma is not None:
             nn.init.constant_(self.raw_sigma, raw_of(self.sigma))
 
@@ -99,5 +102,6 @@ _SMALLEST = 1e-3
 
 
 def raw_of(sigma: float) -> float:
+    """Invert softplus(raw) + smallest sigma."""
     above = max(sigma - _SMALLEST, 1e-6)
     return above + math.log(-math.expm1(-above))

@@ -17,21 +17,31 @@ def build_outputs(loss: str) -> nn.Module | None:
     return {"corn": ClassLogProbabilities, "pearson": ScaledOutput}.get(loss, lambda: None)()
 
 
-class ClassLogProbabilities(nn.Module):
-    """Log-probabilities of ordered classes, (B, K + 1), from conditional logits (CORN, section 3).
+def class_log_probabilities(conditional_BK: Tensor) -> Tensor:
+    """Compute log-probabilities of ordered classes, (B, K + 1) float32, from conditional logits.
 
     log p(y = k) = sum over j < k of log sigmoid(z_j), and for all but the last class + log sigmoid(-z_k).
-    """
 
-    def forward(self, conditional_BK: Tensor) -> Tensor:
-        z_BK = conditional_BK.float()
-        zero_B1 = z_BK.new_zeros(len(z_BK), 1)
-        reached_BC = torch.cat([zero_B1, F.logsigmoid(z_BK).cumsum(dim=1)], dim=1)
-        return reached_BC + torch.cat([F.logsigmoid(-z_BK), zero_B1], dim=1)
+    Source: CORN (Shi, Cao and Raschka 2021, section 3).
+    """
+    z_BK = conditional_BK.float()
+    zero_B1 = z_BK.new_zeros(len(z_BK), 1)
+    reached_BC = torch.cat([zero_B1, F.logsigmoid(z_BK).cumsum(dim=1)], dim=1)
+    return reached_BC + torch.cat([F.logsigmoid(-z_BK), zero_B1], dim=1)
+
+
+class ClassLogProbabilities(nn.Module):
+    """`class_log_probabilities` as a module."""
+
+    def forward(self, raw_BK: Tensor) -> Tensor:
+        return class_log_probabilities(raw_BK)
 
 
 class ScaledOutput(nn.Module):
-    """Returns scale x output + offset, two saved numbers that `fit` sets, since a correlation leaves them open."""
+    """Returns scale x output + offset, two numbers that are saved with the model and not trained.
+
+    Pearson's correlation as a loss does not determine scale and offset; `fit` sets them.
+    """
 
     scale: Tensor
     offset: Tensor
@@ -50,7 +60,11 @@ class ScaledOutput(nn.Module):
 
     @torch.no_grad()
     def fit(self, outputs_N: Tensor, scores_N: Tensor) -> bool:
-        """Set scale and offset by least squares; return False, unchanged, without a positive slope."""
+        """Set scale and offset by least squares, so that outputs are on the scale of the scores.
+
+        Nothing changes if the slope is not positive or not defined (constant outputs): a negative scale would reverse
+        the order of the predictions.
+        """
         x_N, y_N = outputs_N.double(), scores_N.double()
         spread_N = x_N - x_N.mean()
         square = float((spread_N**2).sum())
@@ -80,14 +94,23 @@ def both(texts_ND: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class DotProduct(nn.Module):
-    """The dot product z of both texts' projected vectors (Jia 2024): the score, or of two classes the logits (0, z)."""
+    """Projects both texts by one linear layer D -> d and takes their dot product z.
+
+    z is the predicted score; with two classes the logits are (0, z), whose cross-entropy is the binary cross-entropy of
+    z.
+
+    Source: task-specific attention (Jia 2024); its baseline applies this to the mean of each text's tokens.
+    """
 
     def __init__(self, *, hidden_size: int, projection: int, outputs: int) -> None:
         super().__init__()
+        if outputs > 2:
+            raise ValueError(f"outputs: got {outputs}, expected 1 or 2 for a dot product, which is one number")
         self.projection = nn.Linear(hidden_size, projection)
         self.outputs = outputs
 
     def forward(self, texts_ND: Tensor) -> Tensor:
+        """Score 2 B texts, all first texts before all second texts: (B, outputs) float32."""
         return _score_logits(_products(self.projection(texts_ND)), self.outputs)
 
 
@@ -102,10 +125,18 @@ def unit_length(vectors_ND: Tensor) -> Tensor:
 
 
 class ScaledSimilarity(nn.Module):
-    """z = scale x similarity(u, v) + offset, with two trained numbers: the score, or the logits (0, z)."""
+    """Returns z = scale x similarity(u, v) + offset, with two trained numbers.
+
+    z is the predicted score; with two classes the logits are (0, z). `attentune train` starts scale and offset at the
+    values that fit the training rows best, so that the first predictions are those of the untrained similarity.
+    """
 
     def __init__(self, *, outputs: int) -> None:
         super().__init__()
+        if outputs > 2:
+            raise ValueError(
+                f"outputs: got {outputs}, expected 1 or 2 for a cosine or dot product, which is one number"
+            )
         self.scale = nn.Parameter(torch.ones(1))
         self.offset = nn.Parameter(torch.zeros(1))
         self.outputs = outputs
@@ -115,6 +146,7 @@ class ScaledSimilarity(nn.Module):
         nn.init.zeros_(self.offset)
 
     def forward(self, texts_ND: Tensor) -> Tensor:
+        """Score 2 B texts, all first texts before all second texts: (B, outputs) float32."""
         z_B1 = self.scale.float() * self.features(texts_ND) + self.offset.float()
         return _score_logits(z_B1, self.outputs)
 
@@ -124,14 +156,21 @@ class ScaledSimilarity(nn.Module):
 
 
 class CosineSimilarity(ScaledSimilarity):
-    """The cosine of both texts' vectors, scaled (Sentence-BERT, Reimers and Gurevych 2019, section 3)."""
+    """The cosine of both texts' vectors, scaled.
+
+    Source: Sentence-BERT (Reimers and Gurevych 2019, section 3), with the cosine on the scale of the labels.
+    """
 
     def features(self, texts_ND: Tensor) -> Tensor:
         return _products(unit_length(texts_ND))
 
 
 class ScaledDotProduct(ScaledSimilarity):
-    """The dot product of both texts' projected vectors, divided by the root of d as in attention, scaled."""
+    """The dot product of both texts' projected vectors, divided by the root of d as in attention, scaled.
+
+    The plain dot product of two similar vectors is positive, so that without an offset nearly all pairs are predicted
+    to be of the second class.
+    """
 
     def __init__(self, *, hidden_size: int, projection: int, outputs: int) -> None:
         super().__init__(outputs=outputs)
@@ -142,7 +181,10 @@ class ScaledDotProduct(ScaledSimilarity):
 
 
 class Concatenation(nn.Module):
-    """Applies a linear layer to [u, v, |u - v|, u * v] (InferSent, Conneau et al. 2017, section 3.1)."""
+    """Applies a linear layer to [u, v, |u - v|, u * v].
+
+    Source: InferSent (Conneau et al. 2017, section 3.1).
+    """
 
     def __init__(self, *, hidden_size: int, outputs: int, with_cosine: bool = False) -> None:
         super().__init__()
@@ -150,6 +192,7 @@ class Concatenation(nn.Module):
         self.linear = nn.Linear(4 * hidden_size + with_cosine, outputs)
 
     def forward(self, texts_ND: Tensor) -> Tensor:
+        """Score 2 B texts, all first texts before all second texts: (B, outputs)."""
         return self.linear(self.features(texts_ND))
 
     def features(self, texts_ND: Tensor) -> Tensor:
@@ -165,6 +208,7 @@ class Concatenation(nn.Module):
 def build_classifier(
     *, hidden_size: int, outputs: int, combine: str | None = None, projection: int | None = None
 ) -> nn.Module:
+    """Build the classifier: a linear layer, or for a bi-encoder what combines the two texts."""
     if combine is None:
         return nn.Linear(hidden_size, outputs)
     if combine in ("dot", "scaled-dot"):

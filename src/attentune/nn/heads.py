@@ -60,7 +60,13 @@ def masked_softmax(scores_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 class UniformInitLinear(nn.Linear):
-    """A linear layer initialised from U(0.9, 1), as on the poster of Jia 2024: attention starts on few tokens."""
+    """A linear layer initialised from U(0.9, 1).
+
+    Queries and keys are then nearly multiples of the sum of a token's features, and attention starts on the few tokens
+    where that sum is extreme. The poster says "close to taking a mean"; that is the default start, with small weights.
+
+    Source: task-specific attention (Jia 2024), "initializing attention layer weights with U(0.9, 1)".
+    """
 
     def reset_parameters(self) -> None:
         nn.init.uniform_(self.weight, 0.9, 1.0)
@@ -72,7 +78,11 @@ class UniformInitLinear(nn.Linear):
 def attend(
     queries_NQD: Tensor, keys_NTD: Tensor, values_NTD: Tensor, mask_NT: Tensor, *, heads: int, dropout: float = 0.0
 ) -> Tensor:
-    """Compute scaled dot-product attention to the tokens in the mask, or to all of a text without any, (N, Q, D)."""
+    """Compute scaled dot-product attention with several heads, (N, Q, D), by PyTorch's fused function.
+
+    `mask_NT` is True at the real tokens of keys and values, which are finite at padding too. In a text without any, all
+    positions are attended to, which changes nothing if they are all alike.
+    """
 
     def split(tensor: Tensor) -> Tensor:
         return tensor.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -138,7 +148,7 @@ class TransformerBlock(nn.Module):
 
 
 class Pooler(nn.Module):
-    """BERT's pooler: a linear layer and tanh."""
+    """A linear layer and tanh on one vector: BERT's pooler."""
 
     def __init__(self, *, hidden_size: int) -> None:
         super().__init__()
@@ -149,7 +159,10 @@ class Pooler(nn.Module):
 
 
 class ClsHead(nn.Module):
-    """Takes the vector of [CLS], optionally through a pooler (Devlin et al. 2019, section 3)."""
+    """Takes the vector of the first token ([CLS]), optionally through a pooler.
+
+    Source: Devlin et al. 2019, section 3.
+    """
 
     def __init__(self, options: HeadOptions) -> None:
         super().__init__()
@@ -171,7 +184,10 @@ class MeanHead(nn.Module):
 
 
 class ClsMeanHead(nn.Module):
-    """Takes beta [CLS] + (1 - beta) mean over non-special tokens: SSA-H's control (Kou et al. 2020, section 3.3)."""
+    """Takes beta [CLS] + (1 - beta) mean over non-special tokens (all real tokens where a text has none).
+
+    Source: the control of SSA-H (Kou et al. 2020, section 3.3): the same with uniform weights.
+    """
 
     def __init__(self, options: HeadOptions) -> None:
         super().__init__()
@@ -183,10 +199,15 @@ class ClsMeanHead(nn.Module):
 
 
 class SelfAttentionHead(nn.Module):
-    """Applies transformer blocks of self-attention and takes [CLS] (Jia 2024, on single sentences)."""
+    """Applies transformer blocks of self-attention and takes [CLS].
+
+    Source: task-specific attention (Jia 2024), on single sentences.
+    """
 
     def __init__(self, options: HeadOptions) -> None:
         super().__init__()
+        if options.layers < 1:
+            raise ValueError(f"layers: got {options.layers}, expected at least 1 for self-attention")
         self.blocks = nn.ModuleList(TransformerBlock(options, with_dense=False) for _ in range(options.layers))
 
     def forward(self, hidden_NTD: Tensor, mask_NT: Tensor, ordinary_NT: Tensor) -> Tensor:
@@ -198,20 +219,26 @@ class SelfAttentionHead(nn.Module):
 
 
 class CrossAttentionHead(nn.Module):
-    """Lets the other text's tokens attend to a text's own, with shared weights, and takes [CLS] (Jia 2024, on pairs).
+    """Lets the tokens of the other text of a pair attend to a text's own, with shared weights, and takes [CLS].
 
     Queries come from the other text, at the same positions; keys, values and residual connection from the text itself.
     So [CLS] becomes a weighted mean of the text's own tokens, the weights chosen by the other text. Where the other
     text is shorter, its tokens count as zeros.
+
+    Source: task-specific attention (Jia 2024), on pairs, as its program computes it.
     """
 
     def __init__(self, options: HeadOptions) -> None:
         super().__init__()
+        if options.layers < 1 and not options.bare:
+            raise ValueError("layers: got 0 without bare, expected at least one block for cross-attention")
         full = [TransformerBlock(options, with_dense=True) for _ in range(options.layers)]
         self.blocks = nn.ModuleList([*full, *(Attention(options) for _ in range(options.bare))])
 
     def forward(self, hidden_NTD: Tensor, mask_NT: Tensor, ordinary_NT: Tensor) -> Tensor:
         """Pool N / 2 pairs, all first texts before all second texts, to (N, D)."""
+        if len(hidden_NTD) % 2:
+            raise ValueError(f"got {len(hidden_NTD)} texts, expected an even number: first texts, then second texts")
         for block in self.blocks[:-1]:
             hidden_NTD = _cleared(hidden_NTD, mask_NT, self.blocks)
             hidden_NTD = block(_partners(hidden_NTD), hidden_NTD, mask_NT)
@@ -251,11 +278,12 @@ def needs_pairs(kind: str) -> bool:
 
 
 def build_head(kind: str, options: HeadOptions) -> nn.Module:
+    """Build a head by its kind, a key of `HEADS` or a part of another package."""
     return part_of(HEADS, "attentune.heads", kind)(options)
 
 
 class TokenHead(nn.Module):
-    """Predicts two logits per token, "not important" and "important"."""
+    """Predicts two logits per token, "not important" and "important": dense, activation, LayerNorm, linear."""
 
     def __init__(self, *, hidden_size: int, activation: Callable[[Tensor], Tensor], positions: int | None) -> None:
         super().__init__()
@@ -265,13 +293,15 @@ class TokenHead(nn.Module):
         self.output = nn.Linear(hidden_size, 2) if positions is None else PositionLinear(positions, hidden_size)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
+        """Compute the logits, (B, T, 2) float32."""
         changed_BTD = self.norm(self.activation(self.dense(hidden_BTD.to(self.dense.weight.dtype))))
         return self.output(changed_BTD).float()
 
 
 class PositionLinear(nn.Module):
-    """A linear layer D -> 2 for each position: the paper's w^i. The released program creates biases and never uses
-    them.
+    """A separate linear layer D -> 2 without bias for each position; rows longer than that are an error.
+
+    Source: the paper's w^i ("share_weights" off); the released program creates biases and never applies them.
     """
 
     def __init__(self, positions: int, hidden_size: int) -> None:
@@ -294,12 +324,23 @@ def token_importance(token_logits_BT2: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def importance_weights(scores_BT: Tensor, mask_BT: Tensor, ordinary_BT: Tensor, *, threshold: float = 0.0) -> Tensor:
-    """Return a softmax over the importance of ordinary tokens from the threshold on; of all tokens if none passes."""
+    """Compute each token's weight in the sentence vector: a softmax over importance; each row sums to 1.
+
+    Ordinary tokens, those that are real and not special, get weight 0 below the threshold; if none passes it, all real
+    tokens are used.
+
+    Source: SSA section 3.3 (threshold 0); the released program (attention_threshold 0.3).
+    """
     return masked_softmax(scores_BT, fall_back(ordinary_BT & (scores_BT >= threshold), mask_BT))
 
 
 class ImportanceGate(nn.Module):
-    """Returns beta x the head's vector + (1 - beta) x the importance-weighted sum of tokens (beta 1: co-training)."""
+    """Returns beta x the head's vector + (1 - beta) x the importance-weighted sum of the tokens.
+
+    With beta 1 the head's vector is unchanged, and the token head acts through its loss only (co-training).
+
+    Source: SSA sections 3.2 (co-training) and 3.3 (hybrid).
+    """
 
     def __init__(
         self,

@@ -61,7 +61,11 @@ class ExcitationLinear(nn.Linear):
 
 
 class NeutralLinear(nn.Linear):
-    """The second linear layer of an excitation that starts at 1/2 for all layers, whatever the first layer's bias."""
+    """The second linear layer of an excitation that starts at 1/2 for all layers: exactly so for means of 0.
+
+    Small weights, so that what a layer's weight becomes is due to training; the bias takes away what the first layer's
+    bias adds.
+    """
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
@@ -70,7 +74,10 @@ class NeutralLinear(nn.Linear):
 
 
 class Excitation(nn.Module):
-    """Squeeze-and-excitation: a weight from 0 to 1 for each layer (section 3.1; the neutral start is ours)."""
+    """Squeeze-and-excitation: computes a weight between 0 and 1 for each layer from all layers' means.
+
+    Source: SESAME, section 3.1; the neutral start is ours.
+    """
 
     def __init__(self, *, num_layers: int, ratio: int, neutral: bool = True) -> None:
         super().__init__()
@@ -79,6 +86,7 @@ class Excitation(nn.Module):
         self.excite = (NeutralLinear if neutral else ExcitationLinear)(inner, num_layers)
 
     def forward(self, layers: Sequence[Tensor], mask_BT: Tensor) -> Tensor:
+        """Compute the weights, (B, L) float32."""
         means_BL = layer_means(layers, mask_BT).to(self.squeeze.weight.dtype)
         return torch.sigmoid(self.excite(torch.relu(self.squeeze(means_BL))).float())
 
@@ -122,6 +130,7 @@ class LayerMix(nn.Module):
         return self.rescaled(layers, mask_BT, weights_BL), weights_BL
 
     def rescaled(self, layers: Sequence[Tensor], mask_BT: Tensor, weights_BL: Tensor) -> Tensor:
+        """Combine the layers, rescaled by a given excitation."""
         factors_BL = self.factor_of_excitation * weights_BL
         return self._combine(_Scaled(layers, factors_BL), mask_BT, factors_BL.sum(dim=1))
 
@@ -137,6 +146,8 @@ class LayerMix(nn.Module):
 
 
 class _Scaled(Sequence[Tensor]):
+    """Layers multiplied by their weights, computed on access."""
+
     def __init__(self, layers: Sequence[Tensor], weights_BL: Tensor) -> None:
         self._layers, self._weights_BL = layers, weights_BL
 

@@ -18,6 +18,7 @@ class RowLosses:
     weight_B: Tensor  # each row's share of the denominator: the mean loss is sum(loss_B) / sum(weight_B)
 
     def mean(self) -> Tensor:
+        """The mean loss of the batch, a scalar."""
         return self.loss_B.sum() / self.weight_B.sum()
 
 
@@ -40,13 +41,21 @@ def cross_entropy_rows(
 def softmax_cross_entropy_rows(
     logits_BC: Tensor, labels_B: Tensor, *, class_weights_C: Tensor | None = None, label_smoothing: float = 0.0
 ) -> RowLosses:
-    """Apply a second softmax first: a slip of the program of Jia 2024 on SST-5, kept to repeat its numbers."""
+    """Compute the cross-entropy of each row with its probabilities taken as logits: a second softmax.
+
+    The loss of C classes cannot fall below log(1 + (C - 1) / e), and its gradients are small. See `cross_entropy_rows`.
+
+    Source: the program of task-specific attention (Jia 2024) on SST-5; a slip, kept to repeat its numbers.
+    """
     p_BC = logits_BC.float().softmax(dim=-1)
     return cross_entropy_rows(p_BC, labels_B, class_weights_C=class_weights_C, label_smoothing=label_smoothing)
 
 
 def soft_cross_entropy_rows(logits_BC: Tensor, targets_BC: Tensor) -> RowLosses:
-    """Compute the cross-entropy of each row with target probabilities (Hinton et al. 2015, temperature 1)."""
+    """Compute the cross-entropy of each row with target probabilities, in float32.
+
+    Source: distillation (Hinton, Vinyals and Dean 2015, section 2), with temperature 1.
+    """
     loss_B = F.cross_entropy(logits_BC.float(), targets_BC.float(), reduction="none")
     return _rows(loss_B)
 
@@ -65,9 +74,12 @@ def focal_rows(
     class_weights_C: Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> RowLosses:
-    """Compute the focal loss of each row over a softmax, in float32 (Lin et al. 2017, section 3.2).
+    """Compute the focal loss of each row in float32: cross-entropy that down-weights well-classified rows.
 
-    A class with probability p and target share t adds t (1 - p)^gamma (-log p); class weights are the paper's alpha.
+    A class with probability p and target share t adds t (1 - p)^gamma (-log p); with gamma 0 that is
+    `cross_entropy_rows`, with the same meaning of weights and smoothing.
+
+    Source: focal loss (Lin et al. 2017, section 3.2), over a softmax; alpha there is a class's weight here.
     """
     log_p_BC = logits_BC.float().log_softmax(dim=-1)
     target_BC = F.one_hot(labels_B, logits_BC.shape[1]) * (1.0 - label_smoothing) + label_smoothing / logits_BC.shape[1]
@@ -84,7 +96,11 @@ def label_set_rows(
     class_weights_C: Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> RowLosses:
-    """Compute each row's mean binary cross-entropy over labels, or focal loss; class weights are as `pos_weight`."""
+    """Compute each row's mean binary cross-entropy over labels in float32, for multi-label tasks.
+
+    Without gamma, which is the focal loss's, its `mean` equals `torch.nn.functional.binary_cross_entropy_with_logits`;
+    `class_weights_C` are those of a label's presence, PyTorch's `pos_weight`.
+    """
     logits_BC, target_BC = logits_BC.float(), labels_BC.float() * (1.0 - label_smoothing) + label_smoothing / 2
     log_p_BC, log_q_BC = F.logsigmoid(logits_BC), F.logsigmoid(-logits_BC)
     present_BC, absent_BC = target_BC * -log_p_BC, (1.0 - target_BC) * -log_q_BC
@@ -103,7 +119,14 @@ def _focus(log_p: Tensor, gamma: float) -> Tensor:
 
 
 def pearson_rows(logits_B1: Tensor, scores_B: Tensor) -> RowLosses:
-    """Compute minus the Pearson correlation of the batch, the same number for each of its rows; 0 where undefined."""
+    """Compute minus the Pearson correlation of the batch in float32, the same number for each of its rows.
+
+    A step's mean loss is then the mean over its batches, weighted by their rows. A batch of fewer than two rows, or
+    with constant labels or predictions (up to rounding), has loss 0 and gradient 0. With several processes each
+    correlates its own share of a batch.
+
+    Source: task-specific attention (the poster's loss for semantic textual similarity).
+    """
     predicted_B = _unit_deviations(logits_B1.squeeze(-1).float(), smallest=1e-12)
     wanted_B = _unit_deviations(scores_B.float(), smallest=0.0)
     # Each sum of squares is at least 1 unless it is 0, so the clamp only prevents 0 / 0.
@@ -129,9 +152,13 @@ def corn_task_counts(labels_B: Tensor, num_classes: int) -> Tensor:
 
 
 def corn_rows(logits_BC: Tensor, labels_B: Tensor) -> RowLosses:
-    """Compute CORN's loss of each row, minus its log-probability (Shi, Cao and Raschka 2021, section 3).
+    """Compute CORN's loss of each row in float32; the denominator counts the rows of its conditional tasks.
 
-    The denominator counts the conditional tasks that the row is in: whether its class, at least k, is above k.
+    Task k predicts, for rows whose class is at least k, whether it is above k. A row's losses over its tasks add up to
+    minus the log-probability of its class.
+
+    Source: CORN (Shi, Cao and Raschka 2021, section 3). coral-pytorch, its authors' library, had its last release in
+    2022 and would be a dependency for these few lines.
     """
     loss_B = -logits_BC.float().gather(1, labels_B[:, None]).squeeze(1)
     return RowLosses(loss_B, corn_task_counts(labels_B, logits_BC.shape[1]))
@@ -157,7 +184,9 @@ def loss_task_types(loss: str) -> tuple[str, ...]:
 
 
 def resolve_loss(loss: str, task_type: str) -> str:
-    """Resolve "auto" to the first loss for the task type."""
+    """Resolve "auto": "mse" for regression, "cross-entropy" for classification and ordinal classes, and
+    "binary-cross-entropy" for multi-label tasks.
+    """
     return next(name for name, kinds in LOSSES.items() if task_type in kinds) if loss == "auto" else loss
 
 
@@ -170,7 +199,10 @@ def row_losses(
     label_smoothing: float = 0.0,
     focal_gamma: float = 2.0,
 ) -> RowLosses:
-    """Compute a loss by its name; two-dimensional labels are sets, or with "cross-entropy" target probabilities."""
+    """Compute a loss by its name, a key of `LOSSES`; class weights and smoothing apply to classes only.
+
+    Labels of two dimensions are multi-label, or with "cross-entropy" the target probabilities of classes.
+    """
     if is_plugin(kind):
         return load_plugin("attentune.losses", kind)(
             logits_BC, labels_B, class_weights_C=class_weights_C, label_smoothing=label_smoothing
@@ -196,9 +228,11 @@ NO_LABEL = -1.0
 def token_label_sums(
     token_logits_BT2: Tensor, labels_BT: Tensor, weights_B: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sum the token loss over labelled tokens, and count the hits (Kou et al. 2020, section 3.2).
+    """Sum the token loss over labelled tokens, and count those whose more likely class is the label's.
 
     Labels are from 0 to 1 (a half counts as important), and negative where a token has none.
+
+    Source: SSA (Kou et al. 2020, section 3.2); labels between 0 and 1 as in a cross-entropy with soft targets.
     """
     labelled_BT = labels_BT >= 0
     log_p_N2 = token_logits_BT2[labelled_BT].float().log_softmax(dim=-1)
@@ -212,7 +246,10 @@ def token_label_sums(
 
 
 def with_token_loss(loss: Tensor, token_logits_BT2: Tensor, labels_BT: Tensor, *, share: float) -> Tensor:
-    """Return (1 - share) x the task loss + share x the mean token loss; the task loss alone if no token is labelled."""
+    """Combine (1 - share) x the task loss + share x the mean token loss; the task loss alone if no token is labelled.
+
+    Source: SSA (Kou et al. 2020, section 3.2).
+    """
     count = (labels_BT >= 0).sum()
     # No branch: this avoids a device synchronisation and keeps the token head in the graph.
     share_now = share * (count > 0).to(loss.dtype)
