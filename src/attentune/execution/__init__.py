@@ -11,8 +11,7 @@ from attentune.execution.executor import Executor, ExecutorOptions, default_slot
 
 
 def make_executor(options: ExecutorOptions, logs: Path, configs: Iterable[dict[str, Any]]) -> Executor:
-    """Return the executor of a command whose runs have these settings."""
-    options.check()
+    """Return the executor that the checked options name, for runs with these settings."""
     if options.executor == "ray":
         from attentune.execution.ray_cluster import RayExecutor
 

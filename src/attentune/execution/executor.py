@@ -20,11 +20,7 @@ from attentune.plugins import require_extra
 
 
 def available_memory_bytes() -> int | None:
-    """Return the memory that new processes may use, as far as the system says; None if it does not.
-
-    On Linux what the kernel counts as available, limited by the process's control group; elsewhere psutil's figure, or
-    half of the physical memory.
-    """
+    """Return the memory that new processes may use; None if the system does not say."""
     known = []
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
@@ -84,8 +80,6 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class ExecutorOptions:
-    """Where and how tasks are executed."""
-
     executor: str = "local"  # one of `EXECUTORS`
     jobs: int | None = None  # the number of tasks at a time; None: a task per core, per GPU, or as the cluster has room
     ray_address: str | None = None  # the address of a Ray cluster; None starts one on this machine
@@ -94,7 +88,6 @@ class ExecutorOptions:
     slurm: tuple[tuple[str, Any], ...] = ()  # further parameters of submitit, such as ("slurm_partition", "gpu")
 
     def check(self) -> None:
-        """Check the options."""
         problems = []
         if self.executor not in EXECUTORS:
             near = did_you_mean(self.executor, EXECUTORS)
@@ -122,8 +115,6 @@ class ExecutorOptions:
 
 @dataclass(frozen=True)
 class Slots:
-    """The places for tasks of this machine."""
-
     count: int  # the number of tasks at a time
     threads: int | None  # the threads of each; None for PyTorch's choice
     devices: tuple[str, ...] = ()  # the accelerator of each slot, as for CUDA_VISIBLE_DEVICES; empty on a CPU

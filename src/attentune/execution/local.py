@@ -56,8 +56,6 @@ def start_server(slots: Slots) -> bool:
 
 @dataclass(eq=False)
 class _Slot:
-    """A place for one worker process."""
-
     number: int  # from 0
     pool: ProcessPoolExecutor | None = None  # has its process; None if there is none
     outer: Future[Any] | None = None  # the future that was given to the caller; None while the slot is free
@@ -70,8 +68,6 @@ class _Slot:
 
 @dataclass
 class LocalExecutor:
-    """Executes tasks in processes of this machine."""
-
     slots: Slots
     logs: Path
     reuse: bool = False
@@ -124,28 +120,21 @@ class LocalExecutor:
 
     def _start(self, slot: _Slot, function: Callable[..., Any], call: Sequence[Any], outer: Future[Any]) -> None:
         if slot.pool is None:
-            slot.pool = ProcessPoolExecutor(
-                1, mp_context=self._context, initializer=_start_worker, initargs=(self._worker_setup(slot),)
-            )
+            device = self.slots.devices[slot.number] if self.slots.devices else None
+            setup = self._new_log(slot), self.slots.threads, device, self._stop_reader, self.initializer, self.initargs
+            slot.pool = ProcessPoolExecutor(1, mp_context=self._context, initializer=_start_worker, initargs=setup)
         with _without_main_module():
             inner = slot.pool.submit(_call, function, tuple(call))
         (slot.process,) = (slot.pool._processes or {}).values()
         slot.outer = outer
         inner.add_done_callback(lambda inner: self._ended(slot, inner))
 
-    def _worker_setup(self, slot: _Slot) -> _WorkerSetup:
+    def _new_log(self, slot: _Slot) -> str:
         log = self.logs / f"worker-{os.getpid()}-{slot.number + 1}.log"
         with storage_errors(log):
             log.parent.mkdir(parents=True, exist_ok=True)
             log.open("ab").close()
-        return _WorkerSetup(
-            log=str(log.absolute()),
-            threads=self.slots.threads,
-            device=self.slots.devices[slot.number] if self.slots.devices else None,
-            stop_reader=self._stop_reader,
-            initializer=self.initializer,
-            initargs=self.initargs,
-        )
+        return str(log.absolute())
 
     def _ended(self, slot: _Slot, inner: Future[Any]) -> None:
         """Pass on how a task ended, and start the next one. Called in a thread of the slot's pool."""
@@ -196,41 +185,36 @@ class LocalExecutor:
             slot.pool = slot.process = None
 
 
-@dataclass(frozen=True)
-class _WorkerSetup:
-    """Initial state of a worker process."""
-
-    log: str
-    threads: int | None
-    device: str | None
-    stop_reader: Any
-    initializer: Callable[..., None] | None
-    initargs: tuple[Any, ...]
-
-
 # The stop request of this worker process, and whether it executes a task.
 _STOP = StopRequest()
 _IS_BUSY = threading.Event()
 
 
-def _start_worker(setup: _WorkerSetup) -> None:
+def _start_worker(
+    log: str,
+    threads: int | None,
+    device: str | None,
+    stop_reader: Any,
+    initializer: Callable[..., None] | None,
+    initargs: tuple[Any, ...],
+) -> None:
     """Prepare a worker process: its log, threads, device and signals, and the end of its parent."""
     # Ctrl-C at the terminal reaches workers only through the parent. Training finds this handler and shares it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):  # blocked while this process started; programs that it starts need it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _STOP)
-    log = os.open(setup.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (1, 2):
-        os.dup2(log, stream)
-    os.close(log)
-    if setup.device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = setup.device
-    threading.Thread(target=_watch, args=(setup.stop_reader,), daemon=True).start()
+        os.dup2(file, stream)
+    os.close(file)
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    threading.Thread(target=_watch, args=(stop_reader,), daemon=True).start()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    prepare_process(setup.threads)
-    if setup.initializer is not None:
-        setup.initializer(*setup.initargs)
+    prepare_process(threads)
+    if initializer is not None:
+        initializer(*initargs)
 
 
 @contextlib.contextmanager
@@ -271,7 +255,6 @@ def _call(function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
 
 
 def _how_it_ended(process: Any) -> str:
-    """Return how a process ended: "killed by signal 9", or its exit status."""
     with contextlib.suppress(Exception):
         process.join(5)
         if process.exitcode is not None and process.exitcode < 0:
@@ -283,10 +266,7 @@ def _how_it_ended(process: Any) -> str:
 
 @contextlib.contextmanager
 def _without_main_module() -> Iterator[None]:
-    """Start a process that does not import the program's main module.
-
-    That would run a script without `if __name__ == "__main__"` again, and workers need nothing of it.
-    """
+    """Start processes without the main module, which would run a script without `if __name__ == "__main__"` again."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
