@@ -16,7 +16,7 @@ from attentune.data.dataset import SEPARATOR
 from attentune.errors import AttentuneError, CheckpointError
 from attentune.io.files import check_new_folder, storage_errors, write_bytes
 from attentune.results import without_nan
-from attentune.runs.records import MANIFEST_FILE, Run, RunRecord, read_predictions, read_records, record_file
+from attentune.runs.records import MANIFEST_FILE, RecordStore, Run, RunRecord, read_predictions
 
 RUNS_FILE, PREDICTIONS_FILE = "runs.jsonl.gz", "predictions.jsonl.gz"
 
@@ -27,14 +27,15 @@ def pack_records(folder: Path, target: Path) -> int:
     `runs.jsonl.gz` has one record per line. `predictions.jsonl.gz` has the labels and predictions on the scored split;
     rows that several runs share are stored once. Class probabilities and other splits are omitted.
     """
-    records = read_records(folder)
+    store = RecordStore(folder)
+    records = store.records()
     if not records:
         raise CheckpointError(f"{folder}: holds no records of a comparison. Expected the folder of attentune compare.")
     check_new_folder(target)
     lines: list[dict[str, Any]] = []
     known: dict[str, int] = {}
     for record in records:
-        file = record_file(folder, record.run).with_name(record.predictions.get(record.split or "", "none"))
+        file = store.file(record.run).with_name(record.predictions.get(record.split or "", "none"))
         if not file.is_file():
             continue
         predictions = read_predictions(file)
@@ -59,10 +60,11 @@ def pack_records(folder: Path, target: Path) -> int:
 def unpack_records(folder: Path, target: Path) -> int:
     """Write the records and predictions of a packed comparison as `attentune compare` does; return their number."""
     check_new_folder(target)
+    store = RecordStore(target)
     texts = [text for text in _unpacked(folder / RUNS_FILE).split("\n") if text]
     for number, text in enumerate(texts, start=1):
         record = RunRecord.from_json(text, f"{folder / RUNS_FILE}, line {number}")
-        file = record_file(target, record.run)
+        file = store.file(record.run)
         with storage_errors(file):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
@@ -72,7 +74,7 @@ def unpack_records(folder: Path, target: Path) -> int:
         if "run" not in line:
             rows[line["rows"]] = line
             continue
-        file, of = record_file(target, Run(**line["run"])), rows[line["rows"]]
+        file, of = store.file(Run(**line["run"])), rows[line["rows"]]
         record, names, plural = RunRecord.load(file), of["names"], "s" * isinstance(of["labels"][0], list)
         with file.with_name(record.predictions[record.split or ""]).open("w", newline="", encoding="utf-8") as stream:
             write = csv.writer(stream).writerow

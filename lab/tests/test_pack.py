@@ -11,7 +11,7 @@ from attentune.report.contents import make_report
 from attentune.report.document import Report
 from attentune.report.load import collect
 from attentune.report.writing import render_markdown
-from attentune.runs.records import Run, read_records
+from attentune.runs.records import RecordStore, Run
 from attentune_lab.pack import pack_records, unpack_records
 from helpers.made_records import write_comparison, write_record
 
@@ -24,7 +24,7 @@ def test_a_packed_comparison_gives_the_same_report(tmp_path):
     write_comparison(tmp_path / "c", {"bert": 0.6, "ssa": 0.7}, tasks=("rte", "sst2"), sizes=(250, 1000))
     methods = {name: {"tasks": {"sst2": {}, "rte": {}}} for name in ("ssa", "bert")}
     (tmp_path / "c/compare.json").write_text(json.dumps({"format": 1, "id": "x", "methods": methods}))
-    assert pack_records(tmp_path / "c", tmp_path / "packed") == len(read_records(tmp_path / "c")) == 24
+    assert pack_records(tmp_path / "c", tmp_path / "packed") == len(RecordStore(tmp_path / "c").records()) == 24
     names = {"runs.jsonl.gz", "predictions.jsonl.gz", "compare.json"}
     assert {path.name for path in (tmp_path / "packed").iterdir()} == names
     unpack_records(tmp_path / "packed", tmp_path / "unpacked")

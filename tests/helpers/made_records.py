@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attentune.config import Config, to_dict
-from attentune.runs.records import Run, RunRecord, record_file
+from attentune.runs.records import RecordStore, Run, RunRecord
 from attentune.seeding import numpy_generator
 
 
@@ -67,7 +67,7 @@ def write_record(
         host="here",
     )
     record = dataclasses.replace(record, **changes)
-    file = record_file(folder, run)
+    file = RecordStore(folder).file(run)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(record.to_json(), encoding="utf-8")
     if rows is not None:

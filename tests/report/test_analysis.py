@@ -13,7 +13,7 @@ from attentune.metrics.metrics import METRICS
 from attentune.report.analysis import Verdicts, _example_values, compare_methods
 from attentune.report.load import recorded_runs
 from attentune.report.tables import further_table
-from attentune.runs.records import Predictions, Run, read_predictions, read_records
+from attentune.runs.records import Predictions, RecordStore, Run, read_predictions
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import Runs, compare_all
 from attentune.stats.paired_tests import jackknife_values
@@ -23,7 +23,7 @@ CHANCES = {"bert": 0.6, "good": 0.85, "same": 0.6}
 
 
 def verdicts_of(folder: Path, baseline: str | None = None) -> Verdicts:
-    return compare_methods(recorded_runs(folder, read_records(folder)), baseline)
+    return compare_methods(recorded_runs(folder, RecordStore(folder).records()), baseline)
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -15,11 +15,10 @@ from attentune.runs.grid import (
     Method,
     Run,
     methods_from,
+    methods_named,
     open_comparison,
     plan_grid,
     read_manifest,
-    read_methods,
-    select_methods,
 )
 from helpers.samples import write_reviews
 
@@ -88,9 +87,9 @@ def test_own_settings_go_before_common_ones_and_those_of_a_task_before_both(tmp_
         " tasks: {sst2: {training.num_train_epochs: 9}, RTE: {training: {learning_rate: 2.0e-3}}}}\n"
         "plain: {tasks: {RTE: {training.num_train_epochs: 5}}}\n"
     )
-    named = read_methods(tmp_path / "methods.yaml")
+    named = methods_named((), tmp_path / "methods.yaml")
     common = {"training.learning_rate": 1e-4, "training.num_train_epochs": 2}
-    grid = plan(*named.values(), overrides=common, seeds=[7])
+    grid = plan(*named, overrides=common, seeds=[7])
     found = {
         (run.method, run.task): (
             grid.config(run, FOLDER).training.learning_rate,
@@ -124,9 +123,10 @@ def test_a_task_may_be_named_by_the_settings_and_other_spellings_are_the_same_ta
     own = plan("bert", tasks=None, overrides={"data.train_file": "mine.csv"}, seeds=[1])
     assert own.runs == (Run("own", None, "bert", 1),)
     # Presets are looked up in the file first.
-    named = methods_from({"bert": {"preset": "bert", "set": {"training.seed_": 1}}, "other": None}, "x")
-    assert select_methods(["bert", "sesame"], named) == [named["bert"], Method("sesame", "sesame")]
-    assert select_methods([], named) == list(named.values())
+    content = {"bert": {"preset": "bert", "set": {"training.seed_": 1}}, "other": None}
+    named = methods_from(content, "x")
+    assert methods_named(["bert", "sesame"], content) == [named["bert"], Method("sesame", "sesame")]
+    assert methods_named([], content) == list(named.values())
 
 
 @pytest.mark.parametrize(("options", "messages"), MISTAKES["grids"])

@@ -13,8 +13,8 @@ from attentune.cli.flags import (
     add_config_flags,
     config_from,
     names_in,
+    number_from,
     overrides_of,
-    whole_number,
 )
 from attentune.cli.inputs import check_named
 from attentune.cli.output import table
@@ -104,7 +104,7 @@ def _numbers(parsed: Any, problems: list[str]) -> dict[str, int]:
     least = {"seed": 0, "beam": 0}
     names = ("max_samples", "draws", "beam", "beam_tokens", "seed", "samples", "steps")
     numbers = {
-        name: whole_number(f"--{name}", getattr(parsed, name), problems, minimum=least.get(name, 1)) for name in names
+        name: number_from(f"--{name}", getattr(parsed, name), problems, minimum=least.get(name, 1)) for name in names
     }
     return {name: value for name, value in numbers.items() if value is not None}
 

@@ -11,8 +11,8 @@ from attentune.cli.flags import (
     Parser,
     add_config_flags,
     config_from,
+    number_from,
     overrides_of,
-    whole_number,
 )
 from attentune.cli.inputs import check_named, read_file_rows
 from attentune.errors import CheckpointError, ConfigError
@@ -52,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
     named_data = overrides_of(parsed, [])
     if parsed.input_file is not None and ({"data.task", "data.dataset_name"} & set(named_data)):
         problems.append("label: got --input_file and a task or data set; expected one of them, or none.")
-    max_samples = whole_number("--max_samples", parsed.max_samples, problems)
+    max_samples = number_from("--max_samples", parsed.max_samples, problems)
     config = config_from(parsed, problems)
     check_named(parsed)
 

@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from attentune.cli.flags import Parser, names_in, whole_number
+from attentune.cli.flags import Parser, names_in, number_from
 from attentune.cli.output import number, table
 from attentune.config import TrainingConfig, load_preset, model_preset_names
 from attentune.config.parse import parse_section
@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
             load_preset(name)
         except ConfigError as error:
             problems += error.problems
-    jobs = whole_number("--jobs", parsed.jobs, problems)
+    jobs = number_from("--jobs", parsed.jobs, problems)
     if problems:
         raise ConfigError(problems)
 

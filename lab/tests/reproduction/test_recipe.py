@@ -13,7 +13,7 @@ import yaml
 from attentune.config import load_config
 from attentune.data.builtin import load_spec
 from attentune.errors import ConfigError
-from attentune.runs.grid import methods_from, plan_grid, select_methods
+from attentune.runs.grid import methods_from, methods_named, plan_grid
 from attentune.runs.records import Run, RunRecord
 from attentune_lab.reproduction.paper_comparison import (
     GLUE_TASKS,
@@ -61,7 +61,7 @@ def test_settings_and_methods_are_known(name):
     recipe = load_recipe(name)
     matrix = plan_grid(
         tasks=recipe.tasks,
-        methods=select_methods((), methods_from(with_task_settings(recipe.methods, recipe.task_settings), name)),
+        methods=methods_named((), with_task_settings(recipe.methods, recipe.task_settings)),
         seeds=(1,),
         overrides={**recipe.settings, **recipe.on_embedded},
     )
@@ -146,7 +146,7 @@ def grid_of(name: str, task: str):
     recipe = load_recipe(name)
     return plan_grid(
         tasks=[task],
-        methods=select_methods((), methods_from(with_task_settings(recipe.methods, recipe.task_settings), name)),
+        methods=methods_named((), with_task_settings(recipe.methods, recipe.task_settings)),
         seeds=(1,),
         overrides=recipe.settings,
     )

@@ -14,11 +14,11 @@ from attentune.cli.flags import (
     Parser,
     check,
     command_parser,
+    number_from,
     overrides_of,
     seed_numbers,
-    whole_number,
 )
-from attentune.cli.inputs import check_files_of_rows, check_output_folder, executor_options, tell, texts_of_run
+from attentune.cli.inputs import check_files_of_rows, executor_options, tell, texts_of_run
 from attentune.cli.output import number, short, stopped, table
 from attentune.config.parse import did_you_mean
 from attentune.errors import AttentuneError
@@ -80,14 +80,12 @@ def _names_runs(arguments: Sequence[str]) -> bool:
 
 
 def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of these arguments."""
     if _names_runs(arguments):
         return command_parser("compare", _RUNS_HELP)
     return command_parser("compare", _HELP, None, arguments)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Compare; return the exit status."""
     parsed, problems = parser(arguments).parse(arguments)
     if _names_runs(arguments):
         return _compare_runs(parsed, problems)
@@ -99,7 +97,6 @@ def run(arguments: Sequence[str]) -> int:
     _check_baseline(parsed.baseline, options, problems)
     check(problems)
     check_files_of_rows(options["overrides"])
-    check_output_folder(folder, "compare.json", "comparison")
     # Imported late, so that errors in flags are reported without delay.
     from attentune.runs.compare import ComparisonStopped, compare
     from attentune.runs.progress import ComparisonProgress
@@ -143,7 +140,6 @@ def _check_baseline(baseline: str | None, options: dict[str, Any], problems: lis
 
 
 def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
-    """Print the table of scores, and the verdicts below it."""
     from attentune.report.analysis import compare_methods
     from attentune.report.contents import answer_of
     from attentune.report.load import recorded_runs, with_task_names
@@ -158,7 +154,6 @@ def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
 
 
 def _tell_kept(records: Sequence[Any], folder: Path) -> None:
-    """Say on standard error which run folders were kept."""
     runs = ((folder / "runs" / record.run.name, record) for record in records)
     tell(f"kept: {run} ({record.metric} {number(record.score)})" for run, record in runs if run.is_dir())
 
@@ -175,15 +170,13 @@ def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:
         problems.append("--max_train_samples and --train_size: choose one; expected --train_size.")
     if parsed.tasks and "data.task" in overrides:
         problems.append("--task and --tasks: choose one; --tasks names several, one works too.")
-    sizes = [
-        None if part == "all" else whole_number("--train_size", part, problems) for part in parsed.train_size or ()
-    ]
+    sizes = [None if part == "all" else number_from("--train_size", part, problems) for part in parsed.train_size or ()]
     return {
         "presets": parsed.presets or [],
         "settings": parsed.settings,
         "tasks": parsed.tasks,
         "seeds": None if parsed.seeds is None else seed_numbers(parsed.seeds, problems),
-        "folds": None if folds is None else whole_number("--folds", str(folds), problems, minimum=2),
+        "folds": None if folds is None else number_from("--folds", str(folds), problems, minimum=2),
         "train_sizes": None if parsed.train_size is None else sizes,
         "config": parsed.config,
         "overrides": overrides,
@@ -204,7 +197,6 @@ def _cells_text(cells: Sequence[dict[str, Any]]) -> str:
 
 
 def _compare_runs(parsed: Any, problems: list[str]) -> int:
-    """Compare trained runs; return the exit status."""
     check(problems)
     for run in map(Path, parsed.runs):
         for file in [run] * run.is_file() + sorted(run.glob("predictions_*.csv")):
@@ -247,7 +239,6 @@ def _changed_rows(result: Any) -> list[int]:
 
 
 def _runs_text(result: Any, texts: Mapping[str, str], shown: int) -> str:
-    """Format the scores and tests, and the changed rows."""
     from attentune.data.tables import visible
     from attentune.report.document import format_interval, format_p, format_score
 
@@ -317,7 +308,6 @@ def _changed_lines(result: Any, place: int, changed: Any, texts: Mapping[str, st
 
 
 def _write_changed(path: str, result: Any, texts: Mapping[str, str]) -> None:
-    """Write the rows on which the runs disagree with the first."""
     from attentune.io.files import csv_text, write_text
 
     lines = [["id", *(["text"] if texts else []), "label", *(f"prediction of {run.name}" for run in result.runs)]]

@@ -30,7 +30,6 @@ _OUTPUTS = ("output_file", "errors_file")
 
 
 def executor_options(parsed: Any, problems: list[str]) -> ExecutorOptions:
-    """Return the options that the flags of the executor give; append errors to `problems`."""
     slurm = []
     for text in parsed.slurm:
         name, equals, value = text.partition("=")
@@ -48,7 +47,6 @@ def executor_options(parsed: Any, problems: list[str]) -> ExecutorOptions:
 
 
 def check_saved_run(run: str) -> None:
-    """Check that there is a folder of this name, with a file of settings; the rest is checked when it is loaded."""
     folder = Path(run)
     expected = f"{run}: holds no config.json, expected the folder of a finished run (attentune train --output_dir ...)"
     if folder.is_dir():
@@ -124,17 +122,6 @@ def _files(names: Iterable[str]) -> list[Path]:
     return [check_file(path) for path in paths if not is_class_folder(path)]
 
 
-def check_output_folder(folder: str | None, marker: str, what: str) -> None:
-    """Check that the folder of a comparison or search is new, empty, or that of one."""
-    from attentune.io.files import storage_errors
-    from attentune.runs.grid import check_content
-
-    path = Path(str(folder))
-    if folder is not None and path.is_dir():
-        with storage_errors(path):
-            check_content(path, marker, what)
-
-
 def check_command_folder(config: Config, command: str, marker: str, missing: str) -> None:
     """Check that the folder of `auto` or `train --adapt` is given, and new, empty or its own."""
     from attentune.training.run_folder import check_own_folder
@@ -148,10 +135,7 @@ def check_command_folder(config: Config, command: str, marker: str, missing: str
 
 
 def check_data(data: Any, *, seed: int, allow_doubt: bool = False) -> Any:
-    """Read files that are small, and return their rows; check that the others exist. Data sets are left to the run.
-
-    `allow_doubt` is that of `load_data`.
-    """
+    """Read files that are small, and return their rows; check that the others exist. Data sets are left to the run."""
     from attentune.data.load import load_data
 
     files = (data.train_file, data.validation_file, data.test_file, *(data.extra_train_files or ()))
@@ -208,7 +192,6 @@ def read_file_rows(path: str, data: Any, saved: Any, *, quiet: bool = False) -> 
 
 
 def text_chunks(parsed: Any, data: Any, saved: Any, limit: Any, *, keep_columns: Sequence[str] = ()) -> Any:
-    """Return the chunks of rows that the flags select."""
     from attentune.data.columns import extra_kind
     from attentune.data.dataset import TextRows
     from attentune.data.load import read_split
@@ -247,11 +230,5 @@ def texts_of_run(result: RunResult, split: str, reader: str) -> dict[str, tuple[
 
 
 def tell(notes: Iterable[str]) -> None:
-    """Print notes to standard error."""
     for note in notes:
         print(note, file=sys.stderr)
-
-
-def tell_cut_texts(saved: Any) -> None:
-    """Say on standard error how many texts were longer than the run reads, and which categories it hardly knows."""
-    tell(saved.read.notes())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from attentune.cli.flags import EXECUTOR, FILE, FORMAT, QUIET, check, overrides_of, parser_of, with_section
-from attentune.cli.inputs import check_data, check_files_of_rows, check_output_folder, executor_options
+from attentune.cli.inputs import check_data, check_files_of_rows, executor_options
 from attentune.cli.output import number, stopped, table
 from attentune.config import Config, to_flat
 from attentune.config.parse import did_you_mean
@@ -54,7 +54,6 @@ parser = parser_of("search", _HELP, None)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Search; return the exit status."""
     from attentune.runs.search_settings import SearchSettings, check_search
 
     parsed, problems = parser(arguments).parse(arguments)
@@ -65,7 +64,6 @@ def run(arguments: Sequence[str]) -> int:
         problems.append("--output_dir: is missing; name the search's folder: --output_dir searches/first")
     check(problems)
     check_files_of_rows(options["overrides"])
-    check_output_folder(folder, "search.json", "search")
     checked = check_search(SearchSettings(**options))
     check_data(checked.config({}).data, seed=checked.seed)
     # Imported late, so that errors in flags are reported without delay.
@@ -116,7 +114,6 @@ def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:
 
 
 def _text(result: SearchResult) -> str:
-    """Format the trials, best first, and the command that trains with the best settings."""
     from attentune.runs.trials import value_text
 
     names = list(dict.fromkeys(name for trial in result.trials for name in trial.params))

@@ -17,12 +17,11 @@ from attentune.runs.records import (
     MANIFEST_FILE,
     TEST,
     Predictions,
+    RecordStore,
     Run,
     RunRecord,
     log_facts,
     read_predictions,
-    read_records,
-    record_file,
     score_to_compare_by,
 )
 
@@ -80,7 +79,7 @@ class ReportData:
 
 def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRun]:
     """Attach the predictions in a comparison's folder to its records."""
-    return [RecordedRun(one, record_file(folder, one.run).parent) for one in records]
+    return [RecordedRun(one, RecordStore(folder).file(one.run).parent) for one in records]
 
 
 def collect(folders: Sequence[str]) -> ReportData:
@@ -109,7 +108,7 @@ def _recorded(folder: Path) -> list[RecordedRun]:
 
 
 def _comparison(folder: Path) -> list[RecordedRun]:
-    runs = recorded_runs(folder, read_records(folder))
+    runs = recorded_runs(folder, RecordStore(folder).records())
     try:
         methods = read_json(folder / MANIFEST_FILE)["methods"]
         names = dict.fromkeys([*methods, *(task for method in methods.values() for task in method["tasks"])])

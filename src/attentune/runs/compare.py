@@ -16,6 +16,7 @@ from attentune.runs.grid import (
     DataFingerprints,
     Run,
     RunGrid,
+    check_content,
     fingerprint_encoders,
     fingerprint_extra_rows,
     fingerprint_rows,
@@ -59,7 +60,6 @@ class CompareSettings:
     overrides: Mapping[str, Any] | None = None
 
     def grid(self) -> RunGrid:
-        """Return the runs and their settings."""
         return plan_grid(
             tasks=self.tasks,
             methods=methods_named(self.presets, self.settings),
@@ -106,6 +106,7 @@ def compare(
     grid, options = CompareSettings(**settings).grid(), executor or ExecutorOptions(jobs=jobs)
     options.check()
     folder, display = Path(output_dir), display or ComparisonProgress()
+    check_content(folder, MANIFEST_FILE, "comparison")
     display.task_name = grid.task_name
     record_store = RecordStore(folder)
     data_fingerprints = _check_inputs(grid, [run for run in grid.runs if not record_store.has(run)], display)
@@ -139,7 +140,7 @@ def _seeds(seeds: int | Sequence[int] | None, folds: int | None) -> list[int]:
 
 def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgress) -> DataFingerprints:
     """Read the data and locate the encoders of these runs once, so that errors appear before the first run."""
-    _check_feasible(grid, runs)
+    _check_feasible(grid, runs)  # without PyTorch
     problems: list[str] = []
     data_fingerprints: DataFingerprints = {}
     for task in dict.fromkeys(run.task for run in runs):
@@ -176,7 +177,6 @@ def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgres
 
 
 def _check_feasible(grid: RunGrid, runs: Sequence[Run]) -> None:
-    """Check what can be told without PyTorch."""
     problems: dict[str, None] = {}
     for run in {(run.method, run.task): run for run in runs}.values():
         try:

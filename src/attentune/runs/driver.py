@@ -36,8 +36,6 @@ Trainer = Callable[[Run, Config], RunResult]
 
 @dataclass(frozen=True)
 class RunTask:
-    """A run to execute."""
-
     folder: str  # the comparison's folder
     manifest: str  # the name of its manifest, which a worker on another machine must see too
     run: Run
@@ -45,7 +43,6 @@ class RunTask:
     trainer: Trainer | None = None  # trains the run; None trains as `attentune train` does
 
     def config(self, *, resume: bool = False) -> Config:
-        """Return the configuration of the run."""
         folder = RecordStore(Path(self.folder)).run_folder(self.run)
         return run_config(self.run, self.settings, folder, resume=resume)
 
@@ -94,7 +91,6 @@ def _record(task: RunTask, record_store: RecordStore, stop: StopRequest) -> RunR
 
 
 def _train(task: RunTask, folder: Path) -> RunResult:
-    """Train, from the last checkpoint if the run has been begun and can be resumed."""
     from attentune.nn.compiled.memory import forget_peak_memory
 
     forget_peak_memory()
@@ -202,8 +198,6 @@ def only_driver(folder: Path) -> Iterator[None]:
 
 @dataclass
 class Driver:
-    """Executes the runs of one command."""
-
     plan: Plan
     record_store: RecordStore
     executor: Executor
@@ -223,7 +217,6 @@ class Driver:
     _peak_bytes: int = 0
 
     def run(self, stop: StopRequest) -> None:
-        """Run until every run is recorded."""
         self._peak_bytes = self.plan.expected_bytes
         self._add(self.plan.advance(self.executor.size, ()))
         self._began_s, self._known = time.monotonic(), self._done
@@ -347,7 +340,6 @@ class Driver:
         self._record(failed_record(run, self.plan.task(run).config(), reason, folder, wall_seconds=0.0))
 
     def _record(self, record: RunRecord) -> None:
-        """Write the record of a run and remove its folder."""
         with self.record_store.holding(record.run) as is_mine:
             if not is_mine:
                 self._elsewhere.add(record.run)
@@ -375,7 +367,6 @@ class Driver:
         self.display.update(self._done, self._total(), failed=self._failed, running=running, left=left)
 
     def _seconds_left(self) -> float | None:
-        """Estimate the seconds of the open runs from those since the start and the runs that have ended in them."""
         ended = self._done - self._known
         return (time.monotonic() - self._began_s) / ended * (self._total() - self._done) if ended else None
 

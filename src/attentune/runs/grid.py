@@ -48,10 +48,6 @@ class Method:
     by_task: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)  # settings for individual tasks
 
 
-def read_methods(file: str | Path) -> dict[str, Method]:
-    return methods_from(read_yaml(file), str(file))
-
-
 def methods_from(content: Mapping[str, Any], source: str) -> dict[str, Method]:
     """Build methods from {name: {preset, set, tasks}}."""
     problems: list[str] = []
@@ -114,14 +110,12 @@ def _mapping(value: Any, where: str, problems: list[str]) -> Mapping[str, Any]:
 
 
 def methods_named(names: Sequence[str], settings: Mapping[str, Any] | str | Path | None) -> list[Method]:
-    """Return the methods of these names, from presets and from the settings of methods, a mapping or a YAML file."""
+    """Return the methods of these names, of `settings` (a mapping, or a YAML file) or the presets; all of `settings` if
+    there are no names."""
     if isinstance(settings, (str, Path)):
-        return select_methods(names, read_methods(settings))
-    return select_methods(names, methods_from(settings or {}, "settings"))
-
-
-def select_methods(names: Sequence[str], defined: Mapping[str, Method]) -> list[Method]:
-    """Return the methods of these names, from `defined` or the presets; all of `defined` if there are no names."""
+        defined = methods_from(read_yaml(settings), str(settings))
+    else:
+        defined = methods_from(settings or {}, "settings")
     known = (*defined, *preset_names())
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -137,8 +131,6 @@ def select_methods(names: Sequence[str], defined: Mapping[str, Method]) -> list[
 
 @dataclass(frozen=True)
 class RunGrid:
-    """The runs of a comparison and their settings."""
-
     runs: tuple[Run, ...]  # in the order of execution: all methods of a seed before the next seed
     configs: dict[str, dict[str, dict[str, Any]]]  # by method and task, all settings by dotted name, from `to_flat`
     # What was given for all methods and tasks, by dotted name: methods and tasks that are added must have the same.
@@ -151,15 +143,11 @@ class RunGrid:
         return task if task != CUSTOM_TASK else data_name(data)
 
     def config(self, run: Run, folder: Path, *, resume: bool = False) -> Config:
-        """Return the configuration of a run that is trained in `folder`."""
         return run_config(run, self.configs[run.method][run.task], folder, resume=resume)
 
 
 def run_config(run: Run, settings: Mapping[str, Any], folder: Path, *, resume: bool = False) -> Config:
-    """Return the configuration of a run of these settings that is trained in `folder`.
-
-    In cross-validation, seeds 1 to K are the K folds of the first partition.
-    """
+    """Return the configuration of a run of these settings that is trained in `folder`."""
     changes = {
         "data.max_train_samples": run.train_size,
         "training.output_dir": str(folder),
@@ -168,6 +156,7 @@ def run_config(run: Run, settings: Mapping[str, Any], folder: Path, *, resume: b
         "training.seed": run.seed,
     }
     if settings.get("data.folds") is not None:
+        # Seeds 1 to K are the K folds of the first partition.
         partition, fold = divmod(run.seed - 1, int(settings["data.folds"]))
         changes |= {"data.fold": fold + 1, "data.fold_seed": partition + 1}
     return load_config(overrides={**settings, **changes})
@@ -238,10 +227,7 @@ def _task_names(given: Iterable[str], problems: list[str]) -> list[str]:
 
 
 def _resolved(
-    methods: Sequence[Method],
-    tasks: Sequence[str],
-    file: str | Path | None,
-    common: Mapping[str, Any],
+    methods: Sequence[Method], tasks: Sequence[str], file: str | Path | None, common: Mapping[str, Any]
 ) -> dict[str, dict[str, dict[str, Any]]]:
     configs: dict[str, dict[str, dict[str, Any]]] = {method.name: {} for method in methods}
     problems: dict[str, list[str]] = {}
@@ -308,7 +294,6 @@ def rows_of_task(config: Config) -> TaskData:
 
 
 def fingerprint_extra_rows(task: str, data: TaskData, configs: Iterable[Config]) -> DataFingerprints:
-    """Return the fingerprints of the extra training files of these configurations, one per file."""
     from attentune.data.load import read_extra
 
     files = {file: config.data for config in configs for file, _ in config.data.extra_train}
@@ -324,7 +309,6 @@ def fingerprint_rows(task: str, data: TaskData) -> DataFingerprints:
 
 
 def fingerprint_encoders(configs: Iterable[Config]) -> DataFingerprints:
-    """Return the fingerprints of the encoders of these configurations, one per encoder."""
     from attentune.models.build import encoder_fingerprint
 
     settings = {(config.model.name_or_path, config.model.revision): config.model for config in configs}
@@ -335,7 +319,6 @@ def fingerprint_encoders(configs: Iterable[Config]) -> DataFingerprints:
 
 
 def check_unchanged(before: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
-    """Check that no fingerprint has changed."""
     changed = [name for name, content in now.items() if before.get(name, content) != content]
     changed = [name.removesuffix(f" of {CUSTOM_TASK}").removesuffix(f" for {CUSTOM_TASK}") for name in changed]
     if changed:
@@ -367,11 +350,6 @@ def open_comparison(folder: Path, grid: RunGrid, data_fingerprints: Mapping[str,
         write_text(folder / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
-def _saved(manifest: Mapping[str, Any], method: str, task: str) -> dict[str, Any] | None:
-    """Return the settings of a method on a task in a manifest; None if it is new."""
-    return manifest["methods"].get(method, {"tasks": {}})["tasks"].get(task)
-
-
 def make_folder(folder: Path, file: str, what: str) -> None:
     """Create the folder of a comparison or search, unless it exists."""
     with storage_errors(folder):
@@ -379,12 +357,14 @@ def make_folder(folder: Path, file: str, what: str) -> None:
         for place in (folder, folder / LOCKS):
             if place.is_dir():
                 check_links(place)
-        check_content(folder, file, what)
+    check_content(folder, file, what)
 
 
 def check_content(folder: Path, file: str, what: str) -> None:
-    """Check that a folder is empty, or that of a comparison or search; arguments and errors as for `make_folder`."""
-    entries = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    """Check that a folder is missing, empty, or that of a comparison or search."""
+    with storage_errors(folder):
+        found = folder.iterdir() if folder.is_dir() else ()
+        entries = sorted(entry.name for entry in found if not entry.name.startswith("."))
     if entries and file not in entries:
         raise CheckpointError(
             f"{folder}: holds {entries[0]} and no {file}, so it is no {what}'s folder. Name another with --output_dir."
@@ -400,7 +380,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_manifest_file(file: Path, version: int, is_valid: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Read the manifest of a comparison or search."""
     try:
         content = read_json(file)
         if content["format"] == version and is_valid(content) and isinstance(content["id"], str) and content["id"]:
@@ -424,7 +403,7 @@ def check_same(before: Mapping[str, Any], now: RunGrid, where: str) -> None:
     for method, tasks in now.configs.items():
         for task, flat in tasks.items():
             label = f"{method}: " if task == CUSTOM_TASK else f"{method} on {task}: "
-            if (old := _saved(before, method, task)) is not None:
+            if (old := before["methods"].get(method, {"tasks": {}})["tasks"].get(task)) is not None:
                 changes += [f"{label}{line}" for line in _differences(old, flat)]
             elif before["methods"]:
                 changes += _differences(before["common"], now.common)
@@ -448,6 +427,5 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def first_of(changes: Sequence[str]) -> str:
-    """Return the first few of these changes, and how many more there are."""
     more = [f"and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else []
     return "; ".join([*changes[:_SHOWN], *more])

@@ -19,8 +19,6 @@ def as_duration(seconds: float | None) -> str:
 
 
 class ComparisonProgress(LiveDisplay):
-    """The progress of a comparison or search."""
-
     unit = "runs"
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -35,7 +33,6 @@ class ComparisonProgress(LiveDisplay):
         return self._console.quiet
 
     def start(self, total: int) -> None:
-        """Show the bar, if there can be one."""
         self._show_bar(
             BarColumn(),
             TextColumn("{task.completed}/{task.total} " + self.unit),
@@ -52,7 +49,6 @@ class ComparisonProgress(LiveDisplay):
         self._move(completed=done, total=total, facts=facts, left=time_left)
 
     def ended(self, record: RunRecord, number: int, total: int, left: float | None) -> None:
-        """Print a line for a finished run."""
         what = self.long(record.run)
         if not record.is_done:
             reason = " ".join(str((record.error or {}).get("message", "")).split()) or (record.error or {}).get("kind")

@@ -96,7 +96,7 @@ class RunRecord(RunResult):
 
     @property
     def task_name(self) -> str:
-        """The task's name for people: for custom data, that of the file or data set."""
+        """The task's name; for custom data, that of the file or data set."""
         return self.run.task if self.run.task != CUSTOM_TASK else data_name(self.config.get("data") or {})
 
     @property
@@ -121,7 +121,6 @@ class RunRecord(RunResult):
 
     @classmethod
     def from_json(cls, text: str, where: str) -> RunRecord:
-        """Parse the record of one run from the output of `to_json`."""
         try:
             content = parse_json(text)
             if (found := content.pop("format", None)) != _FORMAT:
@@ -165,7 +164,6 @@ def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall
 def failed_record(
     run: Run, config: Config, error: BaseException, folder: Path, *, wall_seconds: float, status: str = "failed"
 ) -> RunRecord:
-    """Build the record of a run that failed or was pruned."""
     trace = None if isinstance(error, (AttentuneError, Pruned)) else "".join(traceback.format_exception(error))
     return RunRecord(
         run=run,
@@ -228,7 +226,7 @@ class RecordStore:
         self.folder = folder
 
     def file(self, run: Run) -> Path:
-        return record_file(self.folder, run)
+        return self.folder / "records" / f"{run.name}.json"
 
     def run_folder(self, run: Run) -> Path:
         return self.folder / "runs" / run.name
@@ -254,18 +252,22 @@ class RecordStore:
         return RunRecord.load(self.file(run))
 
     def records(self, runs: Iterable[Run] | None = None) -> list[RunRecord]:
-        """Read the records of these runs, or of all; runs without a record are skipped."""
-        return read_records(self.folder) if runs is None else [self.load(run) for run in runs if self.has(run)]
+        """Read the records of these runs, without those that have none; or all, by task, size, method and seed."""
+        if runs is not None:
+            return [self.load(run) for run in runs if self.has(run)]
+        found = [RunRecord.load(file) for file in self.folder.glob("records/*/*/*/seed-*.json")]
+        return sorted(
+            found, key=lambda one: (one.run.task, one.run.train_size or math.inf, one.run.method, one.run.seed)
+        )
 
     def write_draft(self, record: RunRecord) -> None:
-        """Leave the record of a run in its folder, for the command that is or will be in charge of it."""
+        """Leave a record in the run's folder, for the command that is or will be in charge of it."""
         folder = self.run_folder(record.run)
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / _DRAFT, record.to_json())
 
     def draft(self, run: Run) -> RunRecord | None:
-        """Return the record that a worker has left in a run's folder; None if there is none, or it is damaged."""
         file = self.run_folder(run) / _DRAFT
         try:
             return RunRecord.load(file) if file.is_file() else None
@@ -288,15 +290,11 @@ class RecordStore:
         return True
 
     def forget(self, run: Run) -> None:
-        """Remove a record, so that its run is executed again."""
         with storage_errors(self.file(run)):
             self.file(run).unlink(missing_ok=True)
 
     def tidy(self, run: Run, *, keep: bool = False, keep_best: bool = False) -> None:
-        """Remove the folder of a recorded run and empty parents, or mark it as kept; remove leftover temporary files.
-
-        Call it with the run's lock held.
-        """
+        """Remove the folder of a recorded run, or mark it as kept; the run's lock is held."""
         for leftover in self.file(run).parent.glob(f".{self.file(run).stem}.*.tmp"):
             leftover.unlink(missing_ok=True)
         folder = self.run_folder(run)
@@ -312,7 +310,6 @@ class RecordStore:
         self._remove(folder)
 
     def _is_best_kept(self, run: Run) -> bool:
-        """Return whether a run has a better score than the kept best run of its task, size and method."""
         if (rank := self._rank(run)) is None:
             return False
         seeds = [int(folder.name.removeprefix("seed-")) for folder in self._kept_as_best(run)]
@@ -320,7 +317,7 @@ class RecordStore:
         return all(other is None or rank > other for other in others)
 
     def _rank(self, run: Run) -> tuple[float, int] | None:
-        """Return a key by which the best run is the highest: its score, then the lower seed; None without a score."""
+        """Return a key that is highest for the best run; of equal scores the lower seed is better."""
         record = self.load(run) if self.has(run) else None
         if record is None or not record.is_done or record.score is None or record.metric is None:
             return None
@@ -341,16 +338,6 @@ class RecordStore:
                 parent.rmdir()
             except OSError:
                 return
-
-
-def record_file(folder: Path, run: Run) -> Path:
-    return folder / "records" / f"{run.name}.json"
-
-
-def read_records(folder: Path) -> list[RunRecord]:
-    """Read all records of a comparison, by task, size, method and seed."""
-    records = [RunRecord.load(file) for file in (folder / "records").glob("*/*/*/seed-*.json")]
-    return sorted(records, key=lambda one: (one.run.task, one.run.train_size or math.inf, one.run.method, one.run.seed))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from attentune.results import BEST_FOLDER, RESULT_FILE, SEARCH_FILE, TRIALS_FILE
 from attentune.runs.driver import ComparisonStopped, Driver, only_driver
 from attentune.runs.grid import (
     MAY_DIFFER,
+    check_content,
     fingerprint_encoders,
     fingerprint_rows,
     first_of,
@@ -30,7 +31,7 @@ from attentune.runs.grid import (
 )
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.search_settings import Search, SearchSettings, check_search
-from attentune.runs.trials import PARTS, SearchPlan, TrialOutcome, optuna_study, rows_of
+from attentune.runs.trials import PARTS, SearchPlan, TrialOutcome, optuna_study, ranked, rows_of
 from attentune.training.callbacks import ProgressDisplay
 from attentune.training.run_folder import Interrupted, StopRequest, stop_on_signal
 
@@ -44,8 +45,6 @@ _DECIDES = ("data.task", "data.max_train_samples")
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The outcome of a search."""
-
     task: str  # the task's name; for custom data that of the file or data set
     search: Search  # on which rows trials are scored, and how they are ranked
     trials: list[TrialOutcome]  # best first, then the pruned and the failed ones
@@ -106,10 +105,11 @@ def search(
         ComparisonStopped: a stop was requested (Ctrl-C or SIGTERM); workers have saved and exited.
         Interrupted: a stop was requested while the best trial's settings were trained; the run is saved.
     """
-    checked, content = _set_up(SearchSettings(**settings))
     where = executor or ExecutorOptions(jobs=jobs)
     where.check()
     display, folder = display or ComparisonProgress(), Path(output_dir)
+    check_content(folder, SEARCH_FILE, "search")
+    checked, content = _set_up(SearchSettings(**settings))
     for note in checked.notes:
         display.info(note)
     make_folder(folder, SEARCH_FILE, "search")
@@ -137,10 +137,7 @@ def search(
 
 
 def _set_up(options: SearchSettings) -> tuple[Search, dict[str, Any]]:
-    """Check everything, and read the data once; return the search, and its description as a flat mapping.
-
-    The description must stay the same when the search is resumed.
-    """
+    """Check everything, and read the data once; return the search, and what must stay the same when it is resumed."""
     from attentune.models.build import load_tokenizer
 
     search = check_search(options)
@@ -210,8 +207,8 @@ def _open(folder: Path, search: Search, content: Mapping[str, Any]) -> SearchPla
 
 
 def _result(plan: SearchPlan) -> SearchResult:
-    """Rank the trials, and write the settings of the best one and all results."""
-    result = SearchResult(data_name(vars(plan.search.config({}).data)), plan.search, plan.ranked(), None)
+    trials = ranked(plan.trials, greater_is_better=plan.search.greater_is_better)
+    result = SearchResult(data_name(vars(plan.search.config({}).data)), plan.search, trials, None)
     if result.best is not None:
         file = plan.folder / WINNER_FILE
         write_text(file, to_yaml(_best_config(plan, result.best)))
@@ -226,11 +223,7 @@ def _best_config(plan: SearchPlan, best: TrialOutcome) -> Config:
 
 
 def _train_best(config: Config, options: ExecutorOptions, logs: Path, display: ProgressDisplay) -> RunResult:
-    """Train the best trial's settings.
-
-    A finished run with these settings is kept, an interrupted one is resumed. A run with other settings, those of an
-    earlier best trial, is replaced.
-    """
+    """Train the settings of the best trial; a run with those of an earlier best trial is replaced."""
     from attentune.training.run import train
 
     config = _resumed_or_new(config)

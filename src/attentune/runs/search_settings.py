@@ -92,7 +92,6 @@ class Search:
     metric: str = "accuracy"  # known once the rows are read
 
     def config(self, changes: Mapping[str, Any]) -> Config:
-        """Return the configuration of a trial with these settings, which override all others."""
         return _config(self.options, self.common, changes)
 
     @property
@@ -110,10 +109,7 @@ class Search:
         return METRICS[self.metric].greater_is_better
 
     def value(self, scores: Sequence[float]) -> float | None:
-        """Return the value that ranks a trial with these scores; None if one of them is undefined.
-
-        The mean; by the rule of three parts the mean - k std, or mean + k std where lower scores are better.
-        """
+        """Return the value that ranks a trial with these scores; None if one of them is undefined."""
         if not scores or not all(math.isfinite(score) for score in scores):
             return None
         mean = statistics.fmean(scores)
@@ -160,10 +156,7 @@ def _space(given: Mapping[str, Any] | Sequence[Dimension], fixed: Mapping[str, A
 
 
 def _check_space(space: Space, options: SearchSettings, common: Mapping[str, Any]) -> Space:
-    """Validate a space; return it with each value converted to its setting's type.
-
-    Each value is validated together with the first values of the other dimensions.
-    """
+    """Validate each value, with the first ones of the other dimensions; return the space with converted values."""
     first = space.first_point()
     problems: dict[str, None] = {}
     dimensions = []
@@ -189,7 +182,6 @@ def _check_space(space: Space, options: SearchSettings, common: Mapping[str, Any
 
 
 def _converted(dimension: Dimension, values: Sequence[Any], problems: dict[str, None]) -> Dimension:
-    """Return the dimension with these converted values; append errors to `problems`."""
     if dimension.choices:
         if len(set(map(repr, values))) < len(values):
             problems[f"{dimension.name}: got {', '.join(map(str, values))}: a value is named more than once."] = None

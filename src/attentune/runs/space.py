@@ -14,8 +14,6 @@ _RANGE_KEYS = ("low", "high", "step", "log")
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension: the values of a setting, or a range of it."""
-
     name: str  # the setting's dotted name
     choices: tuple[Any, ...] = ()  # values; empty for a range
     low: Number = 0  # the lowest value of a range
@@ -35,7 +33,7 @@ class Dimension:
 class Space:
     """A search space. A point of it has a value of each dimension, by the setting's dotted name."""
 
-    dimensions: tuple[Dimension, ...] = ()  # the dimensions that are varied
+    dimensions: tuple[Dimension, ...] = ()
 
     @property
     def names(self) -> list[str]:

@@ -145,8 +145,8 @@ def compare_trained_runs(
 ) -> RunPairs:
     """Compare each model with the first one, on the rows that all of them predict.
 
-    The primary test is the paired bootstrap over rows (on pseudo-values for metrics that are not means over rows), with
-    Holm's correction over all models and metrics. McNemar's test (accuracy) and Wilcoxon's (errors) are checks.
+    By the paired bootstrap over rows (on pseudo-values for metrics that are not means over rows), with Holm's
+    correction over all models and metrics. McNemar's test (accuracy) and Wilcoxon's (errors) are checks.
     """
     if len(runs) < 2:
         raise ConfigError(f"compare: got {len(runs)} run, expected at least two: a baseline and another one.")
@@ -185,7 +185,6 @@ def _read_file(file: Path, task_type: str | None) -> Predictions:
 
 
 def _are_scores(texts: Sequence[str]) -> bool:
-    """Whether the entries are scores: numbers, and not a few whole ones."""
     try:
         values = {float(text) for text in texts}
     except ValueError:

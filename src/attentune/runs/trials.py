@@ -40,8 +40,6 @@ _STATES = {"done": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL", "running": 
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """The outcome of a trial."""
-
     name: str  # "trial-0001" and so on
     params: dict[str, Any]  # the point of the space: the values of settings, by dotted name
     status: str = "running"  # "done", "pruned", "failed" or "running"
@@ -63,11 +61,7 @@ class TrialOutcome:
 
 
 def next_point(search: Search, trials: Sequence[TrialOutcome]) -> dict[str, Any] | None:
-    """Sample the point of another trial; None if there are enough.
-
-    For a grid, or if the sampler repeats a point, a random one of the points that have not been tried: a repetition
-    would score the same.
-    """
+    """Sample the point of another trial; None if there are enough."""
     tried, points = {_key(trial.params) for trial in trials}, search.space.points()
     left = None if points is None else [point for point in points if _key(point) not in tried]
     if left == [] or len(trials) >= (search.options.trials or math.inf):
@@ -78,7 +72,7 @@ def next_point(search: Search, trials: Sequence[TrialOutcome]) -> dict[str, Any]
         params = drawn.ask({part.name: _distribution(part) for part in search.space.dimensions}).params
         if left is None or _key(params) not in tried:
             return params
-    assert left is not None
+    assert left is not None  # a grid, or a repeated point, which would score the same
     return left[int(numpy_generator(*key).integers(len(left)))]
 
 
@@ -202,10 +196,9 @@ class PruningCallback(TrainingCallback):
 def is_worse(
     own: Mapping[int, float], finished: Sequence[Mapping[int, float]], *, startup: int, greater_is_better: bool
 ) -> bool:
-    """Whether a run's best score so far is worse than the median of the finished runs' scores of its last number.
+    """Return whether a run's best score so far is worse than the median of the finished runs' scores at this point.
 
-    Source:
-        The median stopping rule of Google Vizier (Golovin et al. 2017), as Optuna's `MedianPruner` has it.
+    The median stopping rule of Google Vizier (Golovin et al. 2017), as Optuna's `MedianPruner` has it.
     """
     last = max(own)
     others = [scores[last] for scores in finished if last in scores]
@@ -219,10 +212,7 @@ def is_worse(
 
 
 class SearchPlan(Plan):
-    """The runs of a search.
-
-    A trial's first seed is run first. If it is pruned or fails, the others are not run.
-    """
+    """The runs of a search. The first seed of a trial runs first; if it is pruned or fails, the others do not run."""
 
     def __init__(self, folder: Path, search: Search, points: list[dict[str, Any]], save: Callable[[], None]) -> None:
         self.folder, self.search, self.record_store = folder, search, RecordStore(folder)
@@ -279,13 +269,11 @@ class SearchPlan(Plan):
         return new
 
     def task(self, run: Run) -> RunTask:
-        """Return what a worker needs to execute a run."""
         folder, settings = str(self.folder.absolute()), self._settings[run.method]
         assert isinstance(settings, dict)
         return RunTask(folder, SEARCH_FILE, run, settings, TrialTrainer(folder, self.search))
 
     def retry_failed(self) -> None:
-        """Start failed trials again: the records of their failed runs are removed."""
         for trial in self.trials:
             for run in self._runs(trial) if trial.status == "failed" else ():
                 if self.record_store.has(run) and self.record_store.load(run).status == "failed":
@@ -294,14 +282,9 @@ class SearchPlan(Plan):
         self._update()
 
     def describe(self, run: Run) -> str:
-        """Return a description of a run: its trial, the trial's values, and the seed if there are several."""
         point = next((trial.params for trial in self.trials if trial.name == run.method), {})
         values = ", ".join(f"{name.split('.')[-1]} {value_text(value)}" for name, value in point.items())
         return f"{run.method}, {values}" + (f", seed {run.seed}" if len(self.search.seeds) > 1 else "")
-
-    def ranked(self) -> list[TrialOutcome]:
-        """Return the trials, best first."""
-        return ranked(self.trials, greater_is_better=self.search.greater_is_better)
 
     def _outcome(self, name: str, point: dict[str, Any]) -> TrialOutcome:
         if name in self._ended:
@@ -332,7 +315,8 @@ class SearchPlan(Plan):
                 return replace(trial, status=record.status, message=message)
         for record in records:
             if self.search.options.choose == "three-parts":
-                scores += part_scores(self._predictions(record), self.search.metric, self.search.seed)
+                file = self.record_store.file(record.run).with_name(record.predictions[record.split or ""])
+                scores += part_scores(read_predictions(file), self.search.metric, self.search.seed)
             else:
                 scores.append(record.score)
         numbers = [score for score in scores if score is not None]
@@ -341,9 +325,6 @@ class SearchPlan(Plan):
             message = f"its {self.search.metric} is undefined, as that of constant predictions"
             return replace(trial, status="failed", message=message)
         return replace(trial, status="done", scores=tuple(numbers), value=value)
-
-    def _predictions(self, record: RunRecord) -> Predictions:
-        return read_predictions(self.record_store.file(record.run).with_name(record.predictions[record.split or ""]))
 
     def _runs(self, trial: TrialOutcome) -> tuple[Run, ...]:
         if trial.name not in self._settings:
@@ -370,7 +351,7 @@ class SearchPlan(Plan):
 
 
 def ranked(trials: Sequence[TrialOutcome], *, greater_is_better: bool) -> list[TrialOutcome]:
-    """Sort trials: best first, of equal values the earlier first, those without a value last."""
+    """Sort trials: best first, those without a value last."""
 
     def key(trial: TrialOutcome) -> tuple[bool, float]:
         if trial.value is None:
@@ -381,11 +362,9 @@ def ranked(trials: Sequence[TrialOutcome], *, greater_is_better: bool) -> list[T
 
 
 def part_scores(predictions: Predictions, metric: str, *key: int | str) -> list[float]:
-    """Return the metric on each of three stratified parts of the rows."""
     labels, predicted = predictions.labels_N, predictions.predictions_N
     return [METRICS[metric].score(labels[rows], predicted[rows]) for rows in stratified_folds(labels, PARTS, *key)]
 
 
 def value_text(value: Any) -> str:
-    """Format a value; numbers get four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value) if isinstance(value, str) else json.dumps(value)
