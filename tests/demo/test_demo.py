@@ -161,13 +161,6 @@ def test_the_table_shows_accuracies_intervals_and_seconds():
     assert rows == [("bert", "0.930", "0.901 to 0.951", "0.899", "0.879 to 0.916", "62")]
 
 
-def test_a_line_as_json_has_all_numbers():
-    made = run_of("bert", 372, 899).to_dict()
-    assert made["scores"][FILMS] == {"accuracy": 0.899, "interval": list(Score(899, 1000).interval), "rows": 1000}
-    assert made["folder"] == "runs/bert"
-    assert set(made) == {"method", "scores", "seconds", "folder"}
-
-
 # The demo's run of `auto`, whose time may be up before it has scored its rows
 
 

@@ -43,7 +43,6 @@ parser = parser_of("auto", _HELP, None)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Find the best model; return the exit status."""
     from attentune.automl.budget import parse_duration, worker_slots
     from attentune.automl.portfolio import unknown_members
     from attentune.execution.local import start_server
@@ -91,16 +90,12 @@ def run(arguments: Sequence[str]) -> int:
     print(to_json(result.to_dict()) if parsed.format == "json" else _text(result), end="")
     if result.stopped:
         return stopped(f"stopped; the best so far is in {result.folder}.", "auto", arguments, resume=True)
-    if config.data.train_file != "-" and not parsed.quiet:  # standard input is read once
-        from attentune.data.load import load_data
-
-        rows = load_data(config.data, seed=config.training.seed, splits=("train",), allow_doubt=True)
-        tell_next(result.folder, rows.splits["train"])
+    if rows is not None and not parsed.quiet:
+        tell_next(result.folder, next(iter(rows.splits.values())))
     return 0
 
 
 def _text(result: Any) -> str:
-    """Format the leaderboard, what was delivered and why, and the estimate for new rows."""
     from attentune.automl.leaderboard import leaderboard_cells
 
     parts = [table(result.header, leaderboard_cells(result.leaderboard), right=(1, 3, 4)), "", *result.sentences]

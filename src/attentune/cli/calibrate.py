@@ -36,7 +36,6 @@ parser = parser_of("calibrate", _HELP, (*ROW_SETTINGS, "training.reject"))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Calibrate; return the exit status."""
     parsed, problems = parser().parse(arguments)
     given = {*overrides_of(parsed, [])}
     sets_rejection = "training.reject" in given  # a share, or none, which removes it

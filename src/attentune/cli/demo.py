@@ -17,7 +17,6 @@ leaderboard, explains a prediction and writes a report. After an interruption, t
 --output_dir DIR  where data and runs go (runs/demo if not given)
 --model_name_or_path NAME  the encoder (default: embedded)
 --quick  a small one in runs/demo-quick: 400 sentences, 50 updates, 30 seconds of auto
---format text|json  output format of the results (default: text)
 {QUIET}
 
 examples:
@@ -31,7 +30,6 @@ parser = parser_of("demo", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the demo; return the exit status."""
     parsed, problems = parser().parse(arguments)
     check(problems)
 
@@ -45,25 +43,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _show_demo(parsed: Any) -> None:
-    """Run the demo on real sentences and print its results."""
     from attentune.cli.explain import print_explanations
-    from attentune.demo.leaderboard import NOTES, cells, ranked
+    from attentune.demo.leaderboard import NOTES, cells
     from attentune.demo.run import QUICK, run_demo
-    from attentune.results import to_json, without_nan
 
     folder = parsed.output_dir or ("runs/demo-quick" if parsed.quick else "runs/demo")
     size = QUICK if parsed.quick else {}
     result = run_demo(folder, encoder=parsed.model_name_or_path, quiet=parsed.quiet, **size)
-    if parsed.format == "json":
-        content = {
-            "answer": list(result.answer),
-            "auto": result.auto,
-            "leaderboard": [run.to_dict() for run in ranked(result.runs)],
-            "explanation": {"of": result.explained.method, **result.explanation.to_dict()},
-            "report": str(result.report),
-        }
-        print(to_json(without_nan(content)), end="")
-        return
     header, rows = cells(result.runs)
     print("Which model is best for these texts?", *result.answer, "", sep="\n")
     print(table(header, rows, right=range(1, len(header))))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attentune.cli.flags import FILE, FORMAT, config_from, overrides_of, parser_of
 from attentune.cli.inputs import check_data, check_named
-from attentune.cli.output import progress_lines, table
-from attentune.data.tables import visible
+from attentune.cli.output import progress_lines, short, table
 from attentune.errors import DataError
 from attentune.training.run_folder import check_feasible
 
@@ -45,7 +44,6 @@ parser = parser_of("doctor", _HELP, ("data", "model", "training.seed"))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Check the dataset; return the exit status."""
     parsed, problems = parser().parse(arguments)
     _check_flags(parsed, problems)
     count = _COUNT if parsed.count is None else parsed.count
@@ -79,10 +77,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def rows_and_lengths(config: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """Load the rows; return them, the same without ignored words, and the number of tokens of each row of these.
-
-    The tokens are by split, before truncation and with special tokens.
-    """
+    """Load the rows; return them, the same without ignored words, and by split each row's tokens before truncation."""
     from attentune.data.ignored_words import data_without_words
     from attentune.data.load import load_data
     from attentune.data.tokenization import encode_rows
@@ -139,7 +134,6 @@ def _check_labels(parsed: Any, config: Any, data: Any, count: int) -> LabelCheck
 
 
 def _label_lines(check: LabelCheck, shown: int, file: str | None) -> Iterator[str]:
-    """Yield the likely label errors, and how many there may be."""
     from attentune.automl.folds import share_sentence
 
     yield f"Labels, by {check.source}"
@@ -157,12 +151,12 @@ def _label_lines(check: LabelCheck, shown: int, file: str | None) -> Iterator[st
         rows = [
             (
                 str(one.row),
-                _line(one.label),
-                _line(one.suggested),
+                one.label,
+                one.suggested,
                 f"{one.label_probability:.3f}",
                 f"{one.suggested_probability:.3f}",
-                _line(", ".join(one.words or ())),
-                _line(one.text if one.pair is None else f"{one.text} || {one.pair}", _TEXT_WIDTH),
+                ", ".join(one.words or ()),
+                short(one.text if one.pair is None else f"{one.text} || {one.pair}", _TEXT_WIDTH),
             )
             for one in first
         ]
@@ -171,8 +165,3 @@ def _label_lines(check: LabelCheck, shown: int, file: str | None) -> Iterator[st
     if len(first) < count:
         how = "--output_file errors.csv writes all of them." if file is None else f"all are in {file}."
         yield f"\n  and {count - len(first):,} more; {how}"
-
-
-def _line(text: str, width: int | None = None) -> str:
-    text = visible(text, one_line=True)
-    return text if width is None or len(text) <= width else text[: width - 3] + "..."

@@ -7,20 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from attentune.cli.flags import (
-    FORMAT,
-    PRECISION,
-    ROW_SETTINGS,
-    Parser,
-    check,
-    command_parser,
-    data_from,
-    has_flag,
-)
-from attentune.cli.inputs import check_columns, check_named, read_file_rows, tell, tell_cut_texts
+from attentune.cli.flags import FORMAT, PRECISION, ROW_SETTINGS, Parser, check, command_parser, data_from, has_flag
+from attentune.cli.inputs import check_columns, check_named, read_file_rows, tell
 from attentune.cli.output import number, progress_lines, short, table
 from attentune.config import DataConfig
-from attentune.errors import ConfigError
 
 _HELP = f"""
 attentune evaluate RUN [flags]
@@ -70,20 +60,17 @@ examples:
 HANS has two classes: every class of a model but entailment counts as non-entailment. Runs with the same name are
 averaged; +- is their standard deviation."""
 
-# Larger confusion tables are not printed.
-_MOST_LISTED = 20
+# Of more classes, the worst and the pairs that are confused most are listed.
 _MOST_CLASSES = 12
 
 
 def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of these arguments."""
     if has_flag(arguments, "suite"):
         return command_parser("evaluate --suite hans", _HANS_HELP)
     return command_parser("evaluate", _HELP, ROW_SETTINGS)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Score; return the exit status."""
     parsed, problems = parser(arguments).parse(arguments)
     if parsed.suite is not None:
         return _hans(parsed, problems)
@@ -109,8 +96,7 @@ def run(arguments: Sequence[str]) -> int:
         outside = read_file_rows(parsed.out_of_scope_file, settings, saved, quiet=True)
     options = {"splits": (split,), "precision": parsed.precision, "out_of_scope": outside}
     found, data = evaluate_in_detail(saved, data_config, **options)
-    tell_cut_texts(saved)
-    tell((*columns_notes(data.columns), *data.notes))
+    tell((*saved.read.notes(), *columns_notes(data.columns), *data.notes))
     if parsed.format == "json":
         content: dict[str, Any] = {split: {m.name: m.value for m in one.metrics} for split, one in found.items()}
         if outside is not None:
@@ -137,14 +123,13 @@ def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:
     for split, one in found.items():
         many = len(one.classes) > _MOST_CLASSES
         if one.classes:
-            classes = sorted(one.classes, key=lambda c: c.f1)[:_MOST_LISTED] if many else one.classes
+            classes = sorted(one.classes, key=lambda c: c.f1)[:_MOST_CLASSES] if many else one.classes
             by_class = [
                 (c.name, number(c.precision), number(c.recall), number(c.f1), f"{c.rows:,}", f"{c.predicted:,}")
                 for c in classes
             ]
             header = ("class", "precision", "recall", "f1", "rows", "predicted")
-            worst = f"{len(classes)} worst of {len(one.classes)}" if len(classes) < len(one.classes) else "worst first"
-            which = f", the {worst}" if many else ""
+            which = f", the {len(classes)} worst of {len(one.classes)}" if many else ""
             yield f"\n{split}: {one.rows:,} rows by class{which}\n\n{table(header, by_class, right=range(1, 6))}"
         names = [c.name for c in one.classes]
         if one.confusion is not None and many:
@@ -154,7 +139,7 @@ def _lines(found: Mapping[str, Any], data: Any, shown: int) -> Iterator[str]:
                 for predicted, count in enumerate(counts)
                 if count and label != predicted
             ]
-            pairs = sorted(pairs, key=lambda pair: -pair[0])[:_MOST_LISTED]
+            pairs = sorted(pairs, key=lambda pair: -pair[0])[:_MOST_CLASSES]
             rows = [(true, predicted, f"{count:,}") for count, true, predicted in pairs]
             if rows:
                 yield f"\nThe most confused pairs\n\n{table(('true class', 'predicted as', 'rows'), rows, right=(2,))}"
@@ -216,7 +201,6 @@ def _error_lines(one: Any, rows: Any, shown: int) -> Iterator[str]:
 
 
 def _write_errors(file: Path, found: Mapping[str, Any], data: Any) -> None:
-    """Write the wrong rows as CSV."""
     from attentune.io.files import csv_text, write_text
 
     is_pair = any(data.splits[split].pairs is not None for split in found)
@@ -232,7 +216,6 @@ def _write_errors(file: Path, found: Mapping[str, Any], data: Any) -> None:
 
 
 def _hans(parsed: Any, problems: list[str]) -> int:
-    """Score runs on HANS; return the exit status."""
     if parsed.names is not None and len(parsed.names) != len(parsed.runs):
         problems.append(f"--names: got {','.join(parsed.names)}, expected {len(parsed.runs)}: a name for each run.")
     if parsed.data is not None and parsed.data_dir is not None:
@@ -242,8 +225,12 @@ def _hans(parsed: Any, problems: list[str]) -> int:
     check(problems)
     check_named(parsed)
 
+    from attentune.report.charts import check_figure_file
     from attentune.results import to_json
     from attentune.suites.hans import score_hans
+
+    if parsed.output_dir is not None:
+        check_figure_file(Path(parsed.output_dir) / "hans.png")
 
     report = score_hans(
         parsed.runs,
@@ -296,7 +283,7 @@ def _means(line: Any) -> list[str]:
 def _write_hans(report: Any, folder: Path) -> None:
     """Write the scores, the predictions in the form of HANS's own scorer, and a figure."""
     from attentune.io.files import storage_errors, write_text
-    from attentune.report.charts import check_figure_file, save_figure
+    from attentune.report.charts import save_figure
     from attentune.results import to_json
 
     for place, one in enumerate(report.runs):
@@ -307,13 +294,7 @@ def _write_hans(report: Any, folder: Path) -> None:
     write_text(folder / "hans.json", to_json(report.to_dict()))
     if report.rows < report.rows_in_file:
         print("predictions.txt holds a sample of the rows; HANS's own scorer needs all of them.", file=sys.stderr)
-    figure = folder / "hans.png"
-    try:
-        check_figure_file(figure)
-    except ConfigError as error:
-        tell([f"warning: {error}", f"written to {folder}, without the figure"])
-        return
-    save_figure(hans_figure(report), figure)
+    save_figure(hans_figure(report), folder / "hans.png")
     tell([f"written to {folder}"])
 
 

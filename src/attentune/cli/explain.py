@@ -9,23 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attentune.cli.flags import (
-    FORMAT,
-    PRECISION,
-    TEXT_SETTINGS,
-    TEXTS,
-    Parser,
-    command_parser,
-    config_from,
-    has_flag,
-)
+from attentune.cli.flags import FORMAT, PRECISION, TEXT_SETTINGS, TEXTS, Parser, command_parser, config_from, has_flag
 from attentune.cli.inputs import (
     check_columns,
     check_named,
     check_text_flags,
+    output_ending,
     read_file_rows,
     tell,
-    tell_cut_texts,
     text_chunks,
 )
 from attentune.cli.output import progress_lines, table
@@ -52,7 +43,7 @@ RUN  a run folder or checkpoint
 --samples N  copies per text for lime (5000 if not given) and shap (500)
 --steps N  steps of integrated-gradients (default: 50)
 --by_class  instead of texts, print the words that speak for each class over all rows, with intervals
-{FORMAT}
+--format text|json  output format (text if not given)
 --output_file FILE  write the result to this file: .html .jsonl .txt
 {PRECISION}
 {TEXTS}
@@ -99,19 +90,19 @@ _FIT_SETTINGS = ("data.text_column", "data.text_pair_column", "data.id_column", 
 
 
 def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of these arguments."""
     if has_flag(arguments, "fit"):
         return command_parser("explain --fit", _FIT_HELP, _FIT_SETTINGS)
     return command_parser("explain", _HELP, TEXT_SETTINGS)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Explain; return the exit status."""
     parsed, problems = parser(arguments).parse(arguments)
     if parsed.fit:
         return _fit(parsed, problems)
     _check_flags(parsed, problems)
-    kind = _kind(parsed, problems)
+    kind = output_ending(parsed, (".jsonl", ".txt") if parsed.by_class else (".html", ".jsonl", ".txt"), problems)
+    if parsed.format == "json":
+        kind = ".jsonl"
     data = check_text_flags(parsed, problems)
     check_named(parsed)
     check_columns(parsed.input_file, data)
@@ -131,30 +122,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _check_flags(parsed: Any, problems: list[str]) -> None:
-    """Check which flags go together."""
-    if not parsed.by_class:
-        return
-    if parsed.text:
+    if parsed.by_class and parsed.text:
         problems.append("--text: does not go with --by_class.")
-    if parsed.level != "word":
+    if parsed.by_class and parsed.level != "word":
         problems.append("--level: got token, but --by_class ranks words; leave it out.")
-    if parsed.output_file is not None and not parsed.output_file.lower().endswith((".jsonl", ".txt")):
-        problems.append(f"--output_file: got {parsed.output_file}, expected .jsonl or .txt with --by_class.")
-
-
-def _kind(parsed: Any, problems: list[str]) -> str:
-    """Return the kind of output: "text", "json", or, by the name of the output file, "page"."""
-    if parsed.output_file is None:
-        return parsed.format
-    kinds = {".html": "page", ".jsonl": "json", ".txt": "text"}
-    kind = kinds.get(Path(parsed.output_file).suffix.lower())
-    if kind is None:
-        problems.append(f"--output_file: got {parsed.output_file}, expected a name that ends in {', '.join(kinds)}.")
-    return kind or "text"
 
 
 def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str) -> None:
-    """Score the words by one or several methods, and show the scores."""
+    """Score the words by one or several methods, and show the scores; `kind` is the ending of the output."""
     from attentune.explain.by_class import check_signed
     from attentune.explain.explainer import default_method, weak_head_note
     from attentune.explain.scorer import Settings
@@ -177,16 +152,16 @@ def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str) -> None:
         precision=parsed.precision,
         progress=(lambda rows: report("explained", rows, total)) if total >= 20 else None,
     )
-    tell_cut_texts(saved)
+    tell(saved.read.notes())
     if parsed.by_class:
         _show_by_class(parsed, explanations[methods[0]], saved.label_space, kind)
         return
     groups = [list(group) for group in zip(*explanations.values(), strict=True)]
-    if kind == "page":
+    if kind == ".html":
         from attentune.report.explanations import render_explanations
 
         _put(parsed, render_explanations(groups, title=f"Explained with {Path(parsed.run).name}"))
-    elif kind == "json":
+    elif kind == ".jsonl":
         _put(parsed, _json_lines(explanation.to_dict() for group in groups for explanation in group))
     elif parsed.output_file is None:
         print_explanations(groups)
@@ -198,7 +173,7 @@ def _show_by_class(parsed: Any, explanations: Sequence[Any], label_space: Any, k
     from attentune.explain.by_class import class_units, words_by_class
 
     by_class, units = words_by_class(explanations, label_space), class_units(explanations, label_space)
-    if kind == "json":
+    if kind == ".jsonl":
         words = ((name, asdict(word)) for name, words in by_class.items() for word in words)
         _put(parsed, _json_lines({"class": name, **word, "unit": units[name]} for name, word in words))
     else:
@@ -238,7 +213,7 @@ def print_explanations(groups: Sequence[Sequence[Explanation]]) -> None:
 
 
 def _score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
-    """Format one table per text, with one column per method."""
+    """Format one table per text, with one column per method, and below the words a line each for passes and seconds."""
     from attentune.report.explanations import effect_text, outcome_name, outcome_text, prediction_text
 
     tables = []
@@ -254,21 +229,14 @@ def _score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
         below += [f"{one.method}: {effect}" for one in group if (effect := effect_text(one))]
         below += [f"{group[0].unread_words:,} more words were not read."] if group[0].unread_words else []
         below += [visible(ignored_text(group[0].ignored), one_line=True)] if group[0].ignored else []
-        names = ("", "passes", "seconds")
-        tables.append(_words_table(group[0], prediction_text(group[0]), columns, "\n".join(below), names))
+        one = group[0]
+        names = [*(token.text for token in one.tokens), "", "passes", "seconds"]
+        rows = list(zip(names, *columns.values(), strict=True))
+        lines = table((one.level, *columns), rows, right=range(1, len(columns) + 1))
+        second = "" if one.pair is None else f"pair: {visible(one.pair, one_line=True)}\n"
+        title = f"text: {visible(one.text, one_line=True)}\n{second}prediction: {prediction_text(one)}"
+        tables.append("\n".join([f"{title}\n\n{lines}", *below]))
     return "\n\n".join([*tables, ""]) if tables else ""
-
-
-def _words_table(
-    one: Any, prediction: str, columns: Mapping[str, Sequence[str]], below: str, names: Sequence[str]
-) -> str:
-    """Format a text, its prediction and a table of its words; `names` are of the lines below the words."""
-    words = [*(token.text for token in one.tokens), *names]
-    lines = table(
-        (one.level, *columns), list(zip(words, *columns.values(), strict=True)), right=range(1, len(columns) + 1)
-    )
-    second = "" if one.pair is None else f"pair: {visible(one.pair, one_line=True)}\n"
-    return f"text: {visible(one.text, one_line=True)}\n{second}prediction: {prediction}\n\n{lines}\n{below}"
 
 
 def class_tables(by_class: Mapping[str, Sequence[ClassWord]], units: Mapping[str, str], method: str, rows: int) -> str:
@@ -295,7 +263,6 @@ def class_tables(by_class: Mapping[str, Sequence[ClassWord]], units: Mapping[str
 
 
 def _fit(parsed: Any, problems: list[str]) -> int:
-    """Fit and save the head; return the exit status."""
     data = config_from(parsed, problems).data
     check_named(parsed)
 

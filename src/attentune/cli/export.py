@@ -46,7 +46,6 @@ parser = parser_of("export", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Export; return the exit status."""
     parsed, problems = parser().parse(arguments)
     _check_flags(parsed, problems)
     check(problems)
@@ -58,7 +57,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _check_flags(parsed: argparse.Namespace, problems: list[str]) -> None:
-    """Check the format, and which flags go together."""
     if parsed.output_dir is None:
         problems.append("--output_dir: is missing; name a new folder: --output_dir served/my-run")
     if parsed.format not in _FORMATS:

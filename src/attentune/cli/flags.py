@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from attentune.config import Config, flatten, load_config, preset_names, to_flat
-from attentune.config.load import read_yaml
+from attentune.config.load import read_yaml, setting_fields
 from attentune.config.parse import coerce, did_you_mean, nearest
-from attentune.config.schema import DataConfig, ModelConfig, ObjectiveConfig, TrainingConfig
+from attentune.config.schema import DataConfig
 from attentune.errors import ConfigError
 
 # Arguments that several commands take, as lines of their help.
@@ -143,12 +143,7 @@ SHORTHANDS = {
     "do_regression": ("data.task_type", "regression"),
     "no_header": ("data.header", "false"),
 }
-_SECTIONS: tuple[tuple[str, type], ...] = (
-    ("data", DataConfig),
-    ("model", ModelConfig),
-    ("training", TrainingConfig),
-    ("objective", ObjectiveConfig),
-)
+_SECTIONS = ("data", "model", "training", "objective")
 _ARGUMENT = re.compile(r"(\S+)(?: (\S+))? {2,}(.*)")
 _NUMBER = re.compile(r"(N|X)(?:>=(\d+))?")
 _NUMBER_LIKE = re.compile(r"[-+]?[0-9.,]+\s*%?")
@@ -241,7 +236,7 @@ class Parser(argparse.ArgumentParser):
             elif not problems:
                 problems.append(f"{argument!r}: unexpected argument.{self._place(argument)} See {self.prog} --help.")
         for name, minimum in self.numbers.items():
-            setattr(parsed, name, _number(f"--{name}", getattr(parsed, name), problems, minimum))
+            setattr(parsed, name, number_from(f"--{name}", getattr(parsed, name), problems, minimum=minimum))
         for name in self.lists:
             if (value := getattr(parsed, name)) is not None:
                 setattr(parsed, name, names_in(value))
@@ -292,7 +287,6 @@ def parser_of(name: str, text: str, settings: Collection[str] | None = ()) -> Ca
 
 
 def _add_argument(made: Parser, line: str) -> None:
-    """Add the argument of a line of the help."""
     found = _ARGUMENT.fullmatch(line)
     assert found is not None, line
     name, value, text = found.groups()
@@ -320,7 +314,6 @@ def _add_argument(made: Parser, line: str) -> None:
 
 
 def has_flag(arguments: Sequence[str], name: str) -> bool:
-    """Return whether a flag is among the words of a command line."""
     return any(_normalised(word).split("=")[0] == f"--{name}" for word in arguments)
 
 
@@ -328,8 +321,7 @@ def _setting_of(name: str) -> str | None:
     """Return the dotted name of the setting that a flag of this name sets; None if there is none."""
     name = name.strip().replace("-", "_")
     name = "name_or_path" if name == "model_name_or_path" else ALIASES.get(name, name)
-    sections = (section for section, cls in _SECTIONS if name in {field.name for field in dataclasses.fields(cls)})
-    return next((f"{section}.{name}" for section in sections), None)
+    return next((f"{section}.{name}" for section in _SECTIONS if f"{section}.{name}" in setting_fields()), None)
 
 
 def with_section(text: str) -> str:
@@ -339,15 +331,6 @@ def with_section(text: str) -> str:
     such = [setting for setting in to_flat(Config()) if setting.endswith(f".{key}")]
     setting = _setting_of(key) or (such[0] if len(such) == 1 else None)
     return text if "." in name or setting is None or not equals else f"{setting}={values}"
-
-
-def _elsewhere(name: str) -> str | None:
-    """Return the setting of the same name in another section, where the named section has none such."""
-    section, _, key = name.partition(".")
-    own = next((cls for known, cls in _SECTIONS if known == section), None)
-    if own is None or key in {field.name for field in dataclasses.fields(own)}:
-        return None
-    return _setting_of(key)
 
 
 def _normalised(argument: str) -> str:
@@ -364,7 +347,7 @@ def add_config_flags(
 
     The flags of `first` are the first in the help, and the only ones unless `with_help`.
     """
-    known = {f"{section}.{field.name}": field for section, cls in _SECTIONS for field in dataclasses.fields(cls)}
+    known = {name: field for name, field in setting_fields().items() if name.rpartition(".")[0] in _SECTIONS}
     if first:
         parser.add_argument("--help_all", action="help", help="show the flags of all settings and exit")
         group = parser.add_argument_group("most used")
@@ -376,7 +359,7 @@ def add_config_flags(
         group.add_argument("--config", metavar="FILE", help="a YAML file of settings, such as the config.yaml of a run")
         such = "any setting, such as model.head.kind=mean"
         group.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help=such)
-    groups = {section: parser.add_argument_group(section) for section, _ in _SECTIONS}
+    groups = {section: parser.add_argument_group(section) for section in _SECTIONS}
     own = {flag.removeprefix("--") for flag in parser._known()}  # such as --folds of auto
     for name, field in known.items():
         section = name.split(".")[0]
@@ -420,10 +403,11 @@ def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, A
     given: dict[str, Any] = {}
     for pair in values.get("set") or []:
         name, equals, value = with_section(pair).partition("=")
+        section, _, key = name.strip().partition(".")
         if not equals or "." not in name:
             hint = did_you_mean(name, sorted({setting.rpartition(".")[2] for setting in to_flat(Config())} - {name}))
             problems.append(f"--set {pair}: expected SECTION.KEY=VALUE, such as training.seed=1.{hint}")
-        elif (near := _elsewhere(name.strip())) is not None:
+        elif section in _SECTIONS and name.strip() not in setting_fields() and (near := _setting_of(key)) is not None:
             problems.append(f"--set {name.strip()}: there is no such setting. Did you mean {near!r}?")
         else:
             given[name.strip()] = value
@@ -445,7 +429,6 @@ def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, A
 
 
 def _meant(name: str, value: str, by_name: dict[str, str], problems: list[str]) -> dict[str, str]:
-    """Translate a flag of another tool to our settings, by dotted name."""
     if name in SHORTHANDS:
         setting, meaning = SHORTHANDS[name]
         try:
@@ -457,7 +440,6 @@ def _meant(name: str, value: str, by_name: dict[str, str], problems: list[str]) 
 
 
 def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:
-    """Build the checked configuration from the flags."""
     overrides = overrides_of(parsed, problems)
     try:
         config = load_config(getattr(parsed, "config", None), overrides, preset=getattr(parsed, "preset", None))
@@ -484,7 +466,6 @@ def given_settings(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def check(problems: list[str]) -> None:
-    """Raise one error with all problems, if any."""
     if problems:
         raise ConfigError(problems)
 
@@ -505,7 +486,7 @@ def data_from(parsed: argparse.Namespace, problems: list[str]) -> DataConfig | N
     return config.data if overrides_of(parsed, []) else None
 
 
-def _number(flag: str, text: Any, problems: list[str], minimum: int | None) -> Any:
+def number_from(flag: str, text: Any, problems: list[str], *, minimum: int | None = 1) -> Any:
     """Parse a number, whole where there is a minimum; an invalid one is appended to `problems`, and 1 returned."""
     try:
         value = None if text is None else coerce(text, float if minimum is None else int)
@@ -517,18 +498,12 @@ def _number(flag: str, text: Any, problems: list[str], minimum: int | None) -> A
     return 1
 
 
-def whole_number(flag: str, text: str | None, problems: list[str], *, minimum: int = 1) -> int | None:
-    """Parse a whole number; None if it is not given, 1 if it is invalid, which is appended to `problems`."""
-    return _number(flag, text, problems, minimum)
-
-
 def names_in(text: str | None) -> list[str]:
-    """Return the values of a comma-separated list, without empty ones; none if it is not given."""
     return [name for name in (part.strip() for part in (text or "").split(",")) if name]
 
 
 def seed_numbers(text: str, problems: list[str]) -> int | list[int]:
     """Parse `--seeds`: a number of seeds, or a list of them; invalid values are appended to `problems`."""
     if "," not in text:
-        return _number("--seeds", text, problems, 1)
-    return [_number("--seeds", part, problems, 0) for part in names_in(text)]
+        return number_from("--seeds", text, problems)
+    return [number_from("--seeds", part, problems, minimum=0) for part in names_in(text)]

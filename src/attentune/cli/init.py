@@ -44,7 +44,6 @@ parser = parser_of("init", _HELP, (*(f"data.{name}" for name in _GIVEN), "model.
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the configuration; return the exit status."""
     parsed, problems = parser().parse(arguments)
     config = config_from(parsed, problems)
     target = Path(parsed.output_file).expanduser()
@@ -128,7 +127,6 @@ def configuration(config: Any) -> str:
 
 
 def _comment(text: str) -> str:
-    """Make one line of a comment, whatever a file's names hold."""
     return "# " + "".join(sign if sign.isprintable() else " " for sign in text)
 
 

@@ -40,7 +40,6 @@ parser = parser_of("list", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """List; return the exit status."""
     parsed, problems = parser().parse(arguments)
     check(problems)
     content, lines = _KINDS[parsed.kind](parsed)

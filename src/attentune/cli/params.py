@@ -29,7 +29,6 @@ parser = parser_of("params", _HELP, ("model",))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Count; return the exit status."""
     parsed, problems = parser().parse(arguments)
     if parsed.run in model_preset_names():
         parsed.preset = parsed.run

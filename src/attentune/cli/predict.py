@@ -14,7 +14,6 @@ from attentune.cli.inputs import (
     check_text_flags,
     output_ending,
     tell,
-    tell_cut_texts,
     text_chunks,
 )
 from attentune.cli.output import destination, row_bar, stopped
@@ -53,7 +52,6 @@ parser = parser_of("predict", _HELP, TEXT_SETTINGS)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Predict; return the exit status."""
     parsed, problems = parser().parse(arguments)
     number, parts = _check_part_flags(parsed, problems)
     if parsed.keep_columns is not None and parsed.input_file is None:
@@ -86,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
         as_json = parsed.format == "json" or (parsed.format is None and ending == ".jsonl")
         for text in predictions_in_chunks(saved, chunks, as_json=as_json, **options):
             put(text)
-    tell_cut_texts(saved)
+    tell(saved.read.notes())
     if parsed.output_file is not None:
         tell([f"{chunks.num_rows} predictions written to {parsed.output_file}"])
     return 0
@@ -121,7 +119,6 @@ def _check_part_flags(parsed: Any, problems: list[str]) -> tuple[int, int]:
 def _predict_part(
     arguments: Sequence[str], parsed: Any, data: Any, keep: Sequence[str], number: int, parts: int
 ) -> int:
-    """Predict the rows of a part, unless it is written; return the exit status."""
     from attentune.data.unlabelled import find_sources, part_chunks
     from attentune.inference.predictor import Predictor
     from attentune.inference.streaming import check_same_parts, run_fingerprint, write_part
@@ -158,13 +155,12 @@ def _predict_part(
             write_part(saved, place, rows, **_options(saved, parsed, progress))
     except KeyboardInterrupt:
         return stopped("stopped, and this part is not written.", "predict", arguments)
-    tell_cut_texts(saved)
-    tell([f"{rows.num_rows:,} of {sum(source.rows for source in sources):,} rows written to {place}"])
+    written = f"{rows.num_rows:,} of {sum(source.rows for source in sources):,} rows written to {place}"
+    tell((*saved.read.notes(), written))
     return 0
 
 
 def _check_kept(kept: Sequence[str], saved: Any) -> None:
-    """Check that no column to keep has the name of one that is computed."""
     from attentune.inference.predictions import prediction_kinds
     from attentune.inference.streaming import further_columns
 

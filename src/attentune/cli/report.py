@@ -50,7 +50,6 @@ parser = parser_of("report", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the report; return the exit status."""
     parsed, problems = parser().parse(arguments)
     if parsed.output_file is None and parsed.figures is None:
         problems.append("--output_file: is missing; name the report: --output_file report.html")

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from attentune.cli.flags import PRECISION, check, parser_of
 from attentune.cli.inputs import check_named, tell
@@ -49,7 +49,6 @@ parser = parser_of("serve", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve until SIGTERM or Ctrl-C; return the exit status."""
     parsed, problems = parser().parse(arguments)
     if parsed.port > 65535:
         problems.append(f"--port: got {parsed.port}, expected a number from 0 to 65535.")
@@ -67,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
 
     source = "--api_key" if parsed.api_key is not None else KEY_VARIABLE
     key = check_key(parsed.api_key if parsed.api_key is not None else os.environ.get(KEY_VARIABLE), source)
-    with on_sigterm(_end), bound_socket(parsed.host, parsed.port) as listener:
+    with on_sigterm(sys.exit), bound_socket(parsed.host, parsed.port) as listener:
         app = _app(parsed, key)
         run_server(
             app,
@@ -79,7 +78,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _app(parsed: Any, key: str | None) -> Any:
-    """Load the run and build the application."""
     from attentune.explain.explainer import weak_head_note
     from attentune.inference.predictor import Predictor
     from attentune.serving.api import api_app
@@ -110,12 +108,7 @@ def _app(parsed: Any, key: str | None) -> Any:
 
 
 def _announce(url: str, host: str, *, has_key: bool) -> None:
-    """Say on standard error where the server is, and who can use it."""
     tell([f"The page is at {url}, the description of the API at {url}docs (stop it with Ctrl-C)."])
     if host not in ("127.0.0.1", "localhost", "::1"):
         who = "who has the key" if has_key else "who can reach it"
         tell([f"It listens on {host or 'all addresses'}: anyone {who} can use it."])
-
-
-def _end() -> NoReturn:
-    raise SystemExit(0)

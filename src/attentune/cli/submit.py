@@ -29,7 +29,6 @@ parser = parser_of("submit", _HELP)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the zip; return the exit status."""
     parsed, problems = parser().parse(arguments)
     if parsed.output_file is None:
         problems.append("--output_file: is missing; name the zip to write: --output_file submission.zip")

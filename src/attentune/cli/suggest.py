@@ -31,7 +31,6 @@ parser = parser_of("suggest", _HELP, _DATA)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Choose texts; return the exit status."""
     parsed, problems = parser().parse(arguments)
     if parsed.input_file is None:
         problems.append("--input_file: is missing; name the file of texts to choose from.")

@@ -51,7 +51,6 @@ by itself on single texts. Labels in the file are not read."""
 
 
 def parser(arguments: Sequence[str] = ()) -> Parser:
-    """Build the parser of these arguments."""
     if not has_flag(arguments, "adapt"):
         return command_parser("train", _HELP, None, arguments)
     from attentune.training.prepare import ADAPTATION_SETTINGS
@@ -60,7 +59,6 @@ def parser(arguments: Sequence[str] = ()) -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train; return the exit status."""
     parsed, problems = parser(arguments).parse(arguments)
     config = config_from(parsed, problems)
     if parsed.adapt:
@@ -99,11 +97,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def with_run_folder(config: Config) -> Config:
-    """Return the configuration with a run folder named after the training file, if none is given, and say so.
-
-    Several processes have to agree on the folder, so it has to be given there.
-    """
+    """Return the configuration with a run folder named after the training file, if none is given."""
     file, settings = config.data.train_file, config.training
+    # Several processes have to agree on the folder, so it has to be given there.
     if settings.output_dir is not None or settings.resume or file is None or "WORLD_SIZE" in os.environ:
         return config
     from attentune.training.run_folder import free_folder
@@ -114,7 +110,6 @@ def with_run_folder(config: Config) -> Config:
 
 
 def _text(result: Any) -> str:
-    """Format the scores of a run, and its comparison with baselines."""
     from attentune.cli.output import number, scores_table, table
 
     text, baselines = "\n".join([scores_table(result.scores), *result.calibration_notes, ""]), result.baselines
@@ -135,7 +130,6 @@ def _text(result: Any) -> str:
 
 
 def _adapt(arguments: Sequence[str], config: Config, parsed: Any) -> int:
-    """Adapt an encoder; return the exit status."""
     from attentune.cli.inputs import check_columns, check_command_folder, check_named
     from attentune.cli.output import stopped
     from attentune.training.run_folder import check_feasible

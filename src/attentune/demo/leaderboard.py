@@ -73,15 +73,6 @@ class ScoredRun:
             for name, part in self.predictions.items()
         }
 
-    def to_dict(self) -> dict[str, object]:
-        """Return all numbers of the line, ready for JSON."""
-        sets = {
-            name: {"accuracy": score.accuracy, "interval": list(score.interval), "rows": score.rows}
-            for name, score in self.scores.items()
-        }
-        seconds = self.record.wall_seconds  # with loading, scoring and saving
-        return {"method": self.method, "scores": sets, "seconds": seconds, "folder": str(self.folder)}
-
 
 def ranked(runs: Sequence[ScoredRun]) -> list[ScoredRun]:
     """Sort by the accuracy on the held-out sentences, best first; ties by that on the new domain."""
