@@ -26,8 +26,7 @@ from attentune.data.splits import (
     stratified_sample,
     stratified_split,
 )
-from attentune.runs.search_settings import Search, SearchSettings
-from attentune.runs.space import Space
+from attentune.runs.search_settings import Search, SearchSettings, Space
 from attentune.runs.trials import rows_of
 from helpers.samples import make_rows, write_reviews
 

@@ -17,7 +17,7 @@ from attentune.report.document import Table
 from attentune.runs.grid import Method, methods_from
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.search import search
-from attentune.runs.space import Dimension, Space, space_from
+from attentune.runs.search_settings import Dimension, Space, space_from
 from attentune_lab.reproduction.recipe import (
     EMBEDDED,
     NONE,

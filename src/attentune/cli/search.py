@@ -47,7 +47,7 @@ examples:
       --search training.learning_rate=log:1e-5:1e-3 --search training.num_train_epochs=3,5 --trials 30
   attentune search --train_file reviews.csv --search model.head.kind=cls,mean --output_dir searches/reviews
 
-VALUES of --search: a,b,c; LOW:HIGH; LOW:HIGH:STEP; log:LOW:HIGH. By default trials are scored on held-out rows of
+VALUES of --search: a,b,c; LOW:HIGH; log:LOW:HIGH. By default trials are scored on held-out rows of
 train, so that dev stays unseen. After an interruption, the same command resumes."""
 
 parser = parser_of("search", _HELP, None)
@@ -98,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:
     """Return the fields of `SearchSettings`; append errors to `problems`."""
-    from attentune.runs.space import dimension_of
+    from attentune.runs.search_settings import dimension_of
 
     overrides = overrides_of(parsed, problems)
     dimensions = [dimension_of(with_section(text), problems) for text in parsed.search]

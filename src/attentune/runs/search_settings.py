@@ -1,5 +1,6 @@
 """What a search varies, and how it samples and ranks trials; checked without rows, PyTorch and Optuna."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,6 @@ from attentune.errors import AttentuneError, ConfigError
 from attentune.metrics.metrics import METRICS
 from attentune.plugins import require_extra
 from attentune.runs.records import CUSTOM_TASK
-from attentune.runs.space import Dimension, Space, space_from
 from attentune.training.prepare import ending_with_last_weights
 from attentune.training.run_folder import check_feasible
 
@@ -41,6 +41,44 @@ _NOT_VARIED = (
     "model.trust_remote_code",
 )
 _VARIED_DATA = ("data.max_length",)
+_RANGE_KEYS = ("low", "high", "log")
+Number = int | float
+
+
+@dataclass(frozen=True)
+class Dimension:
+    name: str  # the setting's dotted name
+    choices: tuple[Any, ...] = ()  # values; empty for a range
+    low: Number = 0  # the lowest value of a range
+    high: Number = 0  # the highest value of a range
+    log: bool = False  # whether the range is uniform in the logarithm
+
+    @property
+    def values(self) -> tuple[Any, ...] | None:
+        if isinstance(self.low, int) and isinstance(self.high, int) and not (self.log or self.choices):
+            return tuple(range(self.low, self.high + 1))
+        return self.choices or None
+
+
+@dataclass(frozen=True)
+class Space:
+    """A search space. A point of it has a value of each dimension, by the setting's dotted name."""
+
+    dimensions: tuple[Dimension, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        return [dimension.name for dimension in self.dimensions]
+
+    def first_point(self) -> dict[str, Any]:
+        return {part.name: (*part.choices, part.low)[0] for part in self.dimensions}
+
+    def points(self) -> list[dict[str, Any]] | None:
+        """Return all points in order; None if there is a continuous range."""
+        columns = [dimension.values for dimension in self.dimensions]
+        if any(column is None for column in columns):
+            return None
+        return [dict(zip(self.names, point, strict=True)) for point in itertools.product(*(c or () for c in columns))]
 
 
 @dataclass(frozen=True)
@@ -48,8 +86,8 @@ class SearchSettings:
     """What a search varies, and how it samples, scores and ranks trials.
 
     Attributes:
-        space: what is varied: a mapping of settings to lists of values or to {"low", "high", "step", "log"}; or a list
-            of dimensions.
+        space: what is varied: a mapping of settings to lists of values or to {"low", "high", "log"}; or a list of
+            dimensions.
         sampler: "grid", "random" or "tpe"; if None, grid if the space is finite, else tpe.
         trials: number of trials; if None, the whole grid, or 20. May be raised later.
         seeds: the number of runs of each trial, with the settings' seed and those after it.
@@ -187,14 +225,9 @@ def _converted(dimension: Dimension, values: Sequence[Any], problems: dict[str, 
             problems[f"{dimension.name}: got {', '.join(map(str, values))}: a value is named more than once."] = None
         return replace(dimension, choices=tuple(values))
     low, high = values
-    step = dimension.step
     if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in values):
         problems[f"{dimension.name}: has no range, expected its values."] = None
-    elif isinstance(low, int) and step is not None and step != int(step):
-        problems[f"{dimension.name}: takes whole numbers, but the step is {step}."] = None
-    if isinstance(low, int) and not dimension.log:
-        step = int(step or 1)
-    return replace(dimension, low=low, high=high, step=step)
+    return replace(dimension, low=low, high=high)
 
 
 def _check_sampling(options: SearchSettings, space: Space) -> SearchSettings:
@@ -209,7 +242,7 @@ def _check_sampling(options: SearchSettings, space: Space) -> SearchSettings:
     ]
     if sampler == "grid" and points is None:
         unbounded = next(part.name for part in space.dimensions if part.values is None)
-        problems.append(f"--sampler grid: {unbounded} is a range without a step; give its values, or --sampler tpe.")
+        problems.append(f"--sampler grid: {unbounded} is a range; give its values, or --sampler tpe.")
     problems += [
         f"--{name}: got {value}, expected a whole number of at least 1."
         for name in ("trials", "startup", "seeds")
@@ -222,3 +255,84 @@ def _check_sampling(options: SearchSettings, space: Space) -> SearchSettings:
     if problems:
         raise ConfigError(problems)
     return replace(options, trials=_TRIALS) if options.trials is None and sampler != "grid" else options
+
+
+# Spaces from settings and from flags.
+
+
+def space_from(content: Any, source: str) -> Space:
+    """Build a space from {setting: values}, of which a range is {"low", "high", "log"}."""
+    if not isinstance(content, Mapping) or not content:
+        raise ConfigError(f"{source}: got {content!r}, expected settings and their values.")
+    problems: list[str] = []
+    parsed = [_dimension(str(name), value, f"{source}: {name}", problems) for name, value in content.items()]
+    if problems:
+        raise ConfigError(problems)
+    return Space(tuple(dimension for dimension in parsed if dimension is not None))
+
+
+def _dimension(name: str, value: Any, where: str, problems: list[str]) -> Dimension | None:
+    if isinstance(value, list) and value:
+        return _listed(name, value, where, problems)
+    if isinstance(value, Mapping) and "low" in value and "high" in value:
+        return _range(name, value, where, problems)
+    problems.append(
+        f"{where}: got {value!r}, expected a list of values, or a range such as"
+        " {low: 1.0e-5, high: 1.0e-3, log: true}."
+    )
+    return None
+
+
+def _listed(name: str, values: Sequence[Any], where: str, problems: list[str]) -> Dimension | None:
+    odd = [value for value in values if not isinstance(value, (str, int, float, bool, type(None)))]
+    repeated = [value for value in values if list(values).count(value) > 1]
+    if odd or repeated:
+        reason = f"{odd[0]!r} is no single value" if odd else f"{repeated[0]!r} is named more than once"
+        problems.append(f"{where}: {reason}; expected values, each once.")
+        return None
+    return Dimension(name, tuple(values))
+
+
+def _range(name: str, given: Mapping[str, Any], where: str, problems: list[str]) -> Dimension | None:
+    odd = [str(key) for key in given if key not in _RANGE_KEYS]
+    log, low, high = given.get("log"), _number(given.get("low")), _number(given.get("high"))
+    if odd:
+        reason = f"{odd[0]} is no part of a range; known are {', '.join(_RANGE_KEYS)}"
+    elif low is None or high is None:
+        reason = "a range is of numbers"
+    elif low >= high:
+        reason = "low must be below high"
+    elif log not in (None, True, False) or (log and low <= 0):
+        reason = "a logarithmic range is above 0, and log is true or false"
+    else:
+        return Dimension(name, (), low, high, bool(log))
+    problems.append(f"{where}: got {dict(given)!r}: {reason}.")
+    return None
+
+
+def _number(value: Any) -> Number | None:
+    """Return a finite number, also from text; None for anything else."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    if isinstance(value, bool) or not math.isfinite(number):
+        return None
+    return value if isinstance(value, int) else number
+
+
+def dimension_of(text: str, problems: list[str]) -> Dimension | None:
+    """Parse `--search NAME=VALUES`: `a,b,c`, `LOW:HIGH` or `log:LOW:HIGH`; append to `problems`."""
+    name, equals, values = (part.strip() for part in text.partition("="))
+    if not equals or not name or not values:
+        problems.append(f"--search {text}: expected NAME=VALUES, such as training.learning_rate=1e-5,3e-5")
+        return None
+    parts = values.split(":")
+    is_log = parts[0] == "log"
+    if is_log and len(parts) != 3:
+        problems.append(f"--search {text}: expected log:LOW:HIGH, such as log:1e-5:1e-3")
+        return None
+    if is_log or (len(parts) == 2 and all(_number(part) is not None for part in parts)):
+        low, high = parts[-2:]
+        return _range(name, {"low": low, "high": high, "log": is_log}, f"--search {name}", problems)
+    return _listed(name, [part.strip() for part in values.split(",")], f"--search {name}", problems)

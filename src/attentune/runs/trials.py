@@ -24,8 +24,7 @@ from attentune.metrics.metrics import METRICS
 from attentune.results import SEARCH_FILE, RunResult
 from attentune.runs.driver import Plan, RunTask
 from attentune.runs.records import Predictions, RecordStore, Run, RunRecord, log_facts, read_predictions
-from attentune.runs.search_settings import Search
-from attentune.runs.space import Dimension
+from attentune.runs.search_settings import Dimension, Search
 from attentune.seeding import derive_key, numpy_generator
 from attentune.training.callbacks import Scores, TrainingCallback, TrainingState
 from attentune.training.run_folder import Pruned
@@ -113,8 +112,8 @@ def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution
     if dimension.choices:
         return CategoricalDistribution(dimension.choices)
     if isinstance(dimension.low, int) and isinstance(dimension.high, int):
-        return IntDistribution(dimension.low, dimension.high, log=dimension.log, step=int(dimension.step or 1))
-    return FloatDistribution(dimension.low, dimension.high, log=dimension.log, step=dimension.step)
+        return IntDistribution(dimension.low, dimension.high, log=dimension.log)
+    return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
 
 
 def _key(params: Mapping[str, Any]) -> str:
