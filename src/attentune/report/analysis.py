@@ -15,7 +15,7 @@ from attentune.errors import ConfigError
 from attentune.metrics.intervals import baseline_score, example_values
 from attentune.metrics.metrics import METRICS
 from attentune.report.load import RecordedRun
-from attentune.runs.records import Predictions, RunRecord
+from attentune.runs.records import Predictions, Run, RunRecord
 from attentune.stats.compare import Runs, Summary, compare_all, compare_pairs, summarise
 from attentune.stats.verdict import Comparison
 
@@ -49,8 +49,7 @@ class Cell:
 
     @property
     def scored(self) -> Runs:
-        """The scores of a cell that has some."""
-        assert self.runs is not None
+        assert self.runs is not None  # callers ask cells with scores only
         return self.runs
 
     @cached_property
@@ -60,7 +59,6 @@ class Cell:
         return replace(summary, low=math.nan, high=math.nan) if self.scored.learnt_nothing else summary
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scores and their mean and sample standard deviation over seeds; NaN for fewer than two."""
         summary = None if self.runs is None else self.summary
         return {
             "task": self.task,
@@ -90,8 +88,6 @@ class Lead:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """The comparisons of all methods with the baseline."""
-
     baseline: str  # the method that the others are compared with
     methods: tuple[str, ...]  # all methods, in order
     models: tuple[str, ...]  # the methods without the constant answer
@@ -118,7 +114,6 @@ class Verdicts:
         return cell.method in self.models and cell.runs is not None and bool(cell.runs.collapsed())
 
     def comparison(self, cell: Cell) -> Comparison | None:
-        """Return the cell's comparison with the baseline, if there is one."""
         if cell.runs is None:
             return None
         key = (cell.runs.task, cell.runs.metric, cell.method)
@@ -129,7 +124,6 @@ class Verdicts:
         return f"{cell.task}, {cell.size_text} rows" if several_sizes else cell.task
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers and sentences, ready for JSON."""
         return {
             "cells": [cell.to_dict() for cell in self.cells],
             "baseline": self.baseline,
@@ -154,7 +148,6 @@ def _columns(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 
 def same_rows(one: Predictions, other: Predictions) -> bool:
-    """Return whether two runs predict the same rows."""
     return one.ids == other.ids and np.array_equal(one.labels_N, other.labels_N)
 
 
@@ -213,40 +206,28 @@ def _comparable(runs: Sequence[Runs | None], baseline: str, notes: list[str]) ->
 
 
 def _cells(recorded: Sequence[RecordedRun], methods: Sequence[str], name_sizes: bool, notes: list[str]) -> list[Cell]:
+    """Return the cells of a task; their scores have values per example if all runs share their rows."""
+
+    def position(run: Run) -> tuple[bool, int, int, int]:
+        return run.train_size is None, run.train_size or 0, methods.index(run.method), run.seed
+
     task = recorded[0].record.run.task
     metric = next((run.record.metric for run in recorded if run.record.metric), None)
-    groups: dict[tuple[bool, int, int], list[RecordedRun]] = {}
-    for one in recorded:
-        rows = one.record.run.train_size
-        groups.setdefault((rows is None, rows or 0, methods.index(one.record.run.method)), []).append(one)
-    cells = []
-    for (is_all, rows, number), runs in sorted(groups.items()):
-        runs.sort(key=lambda run: run.record.run.seed)
-        cells.append(Cell(task, "all" if is_all else str(rows), methods[number], tuple(runs), None))
-    named = [(f"{task} ({cell.size_text} rows)" if name_sizes else task, cell.method, cell.recorded) for cell in cells]
-    scored = _scored(task, metric, named, notes)
-    return [replace(cell, runs=runs) for cell, runs in zip(cells, scored, strict=True)]
-
-
-def _scored(
-    task: str,
-    metric: str | None,
-    groups: Sequence[tuple[str, str, Sequence[RecordedRun]]],
-    notes: list[str],
-) -> list[Runs | None]:
-    """Return the scores of each group (name, method, runs), with values per example if all share their rows."""
+    ordered = sorted(recorded, key=lambda one: position(one.record.run))
+    groups = itertools.groupby(ordered, key=lambda one: (one.record.run.size, one.record.run.method))
+    cells = [Cell(task, size, method, tuple(runs), None) for (size, method), runs in groups]
     if metric is None or metric not in METRICS:
-        return [None] * len(groups)
+        return cells
     found: list[Runs | None] = []
     first: Predictions | None = None
     examples_differ = False
-    for name, method, recorded in groups:
+    for cell in cells:
         scores: dict[int, float | None] = {}
         examples: dict[int, np.ndarray] = {}
         guesses: list[float] = []
         constant: set[int] = set()
         overlap = 0.0
-        for run in recorded:
+        for run in cell.recorded:
             split = run.record.split
             if not run.record.is_done or split is None:
                 continue
@@ -270,15 +251,16 @@ def _scored(
         better = METRICS[metric].greater_is_better
         floor = float(np.mean(guesses)) if guesses else None
         bounds = METRICS.bounds(metric)
-        runs = Runs(method, name, metric, scores, examples or None, better, floor, overlap, frozenset(constant), bounds)
-        found.append(runs if scores else None)
-    if not examples_differ:
-        return found
-    notes.append(
-        f"{task}: the runs were not all scored on the same examples, so the verdict covers the variation over seeds"
-        " only."
-    )
-    return [one and replace(one, examples=None) for one in found]
+        name = f"{task} ({cell.size_text} rows)" if name_sizes else task
+        ends = better, floor, overlap, frozenset(constant), bounds
+        found.append(Runs(cell.method, name, metric, scores, examples or None, *ends) if scores else None)
+    if examples_differ:
+        found = [one and replace(one, examples=None) for one in found]
+        notes.append(
+            f"{task}: the runs were not all scored on the same examples, so the verdict covers the variation over seeds"
+            " only."
+        )
+    return [replace(cell, runs=runs) for cell, runs in zip(cells, found, strict=True)]
 
 
 def _example_values(metric: str, predictions: Predictions, score: float | None) -> np.ndarray:

@@ -27,6 +27,7 @@ _METHOD_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 3)))
 _GREY = "#555555"
+_GRID: dict[str, Any] = {"color": "#dddddd", "linewidth": 0.6, "zorder": 0}
 _LONGEST_NAME = 30
 _ROW_IN = 0.36
 _MOST_MATRICES_BESIDE = 4
@@ -51,17 +52,14 @@ def save_figure(figure: Any, path: str | Path) -> None:
 
 
 def figure_bytes(figure: Any, kind: str, *, text_as_text: bool = False) -> bytes:
-    """Return a figure as the content of a file: identical for identical figures, without dates and random names.
-
-    Characters that Matplotlib's font lacks are drawn as boxes.
-    """
+    """Return a figure as the content of a file: identical for identical figures, without dates and random names."""
     from matplotlib import rc_context
 
     dates: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     buffer = io.BytesIO()
     options = {"svg.hashsalt": "attentune", "svg.fonttype": "none" if text_as_text else "path"}
     with rc_context(options), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")  # drawn as boxes
         figure.savefig(buffer, format=kind, metadata=dates.get(kind))
     return buffer.getvalue()
 
@@ -113,12 +111,7 @@ def _wrapped(title: str, width_in: float) -> str:
     return "\n".join(textwrap.wrap(short(title, 3 * characters), characters)[:3])
 
 
-def _add_grid(axis: Any, which: str) -> None:
-    axis.grid(axis=which, color="#dddddd", linewidth=0.6, zorder=0)
-
-
 def _add_legend(figure: Any, handles: Sequence[Any], names: Sequence[str], columns: int) -> None:
-    """Draw one legend below all panels, with the names as they are."""
     # The text is set afterwards: Matplotlib reads $ in a label as mathematics, and drops a label that begins with "_".
     legend = figure.legend(
         handles, ["-"] * len(names), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
@@ -158,7 +151,7 @@ def rows_figure(
 ) -> Any:
     """Draw panels side by side with the same rows and the same scale, which spans at least `least`.
 
-    `mean_name` says in the legend what the large points and their error bars are.
+    `mean_name` says what the large points and their error bars are.
     """
     rows = next(iter(panels.values()))
     names = [*(["one seed"] if any(len(row.values) > 1 for row in rows) else []), mean_name]
@@ -171,7 +164,7 @@ def rows_figure(
         if level is not None:
             axis.axvline(level[1], color="black", linestyle=(0, (4, 2)), linewidth=1, zorder=1)
         axis.set_xlabel(x_label, fontsize=9)
-        _add_grid(axis, "x")
+        axis.grid(axis="x", **_GRID)
         axis.tick_params(axis="y", length=0)
     name_ticks(axes[0], "y", [row.name for row in rows], fontsize=9)
     axes[0].set_ylim(len(rows) - 0.4, -0.6)
@@ -220,8 +213,6 @@ def rows_alt(panels: Mapping[str, Sequence[PointRow]], unit: str) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """One method's line."""
-
     xs: Sequence[float]  # the points' horizontal positions
     ys: Sequence[float]  # their vertical positions
     low: Sequence[float] = ()  # the lower end of the interval at each point; empty for no intervals
@@ -249,7 +240,7 @@ def lines_figure(
     ]
     axis.set_xlabel(x_label, fontsize=9)
     axis.set_ylabel(y_label, fontsize=9)
-    _add_grid(axis, "both")
+    axis.grid(**_GRID)
     if log_x:
         axis.set_xscale("log")
     if log_y:

@@ -109,7 +109,6 @@ def _with_unique_names(sections: Sequence[Section | None]) -> tuple[Section, ...
 
 
 def counts_sentence(runs: Sequence[RunRecord], tasks: Sequence[str], noun: str = "task") -> str:
-    """Return the numbers of methods, tasks, seeds and runs with their names."""
     methods = list(dict.fromkeys(one.run.method for one in runs))
     seeds = sorted({one.run.seed for one in runs})
     done = [one for one in runs if one.is_done]
@@ -142,7 +141,6 @@ def _versions_sentence(records: Sequence[RunRecord]) -> str:
 
 
 def question_of(verdicts: Verdicts) -> str:
-    """Return the question that the report answers."""
     tasks = list(dict.fromkeys(cell.task for cell in verdicts.cells))
     sizes = {cell.size for cell in verdicts.cells if cell.task == tasks[0]}
     where = f"for {len(tasks)} tasks" if len(tasks) > 1 else f"for {tasks[0]}"
@@ -466,11 +464,8 @@ def loss_curve(record: RunRecord) -> Curve | None:
 
 
 def mean_curve(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
-    """Return the median seconds and the mean loss at each step that all runs have logged.
-
-    Curves are averaged by step and not by time, since a run on a busy machine is at another step at the same time. The
-    median of the seconds ignores a run that was suspended.
-    """
+    """Return the median seconds and the mean loss at each step that all runs have logged."""
+    # By step and not by time: a run on a busy machine is at another step at the same time, or was suspended.
     steps = sorted(set(curves[0]).intersection(*curves))
     seconds = [float(np.median([curve[step][0] for curve in curves])) for step in steps]
     return seconds, [float(np.mean([curve[step][1] for curve in curves])) for step in steps]

@@ -173,7 +173,6 @@ def _rows_table(name: str, title: str, rows: Sequence[_Row], *more: str) -> Tabl
 
 
 def _on_same_rows(cells: Sequence[Cell]) -> dict[str, list[Predictions]]:
-    """Return the predictions by method; empty unless all are on the same rows."""
     found: dict[str, list[Predictions]] = {}
     for cell in cells:
         for run in cell.recorded:
@@ -250,7 +249,7 @@ def _right(one: Predictions) -> np.ndarray:
 
 
 def _spread_over(numbers: np.ndarray, labels_N: np.ndarray) -> list[int]:
-    """Return up to `MOST_ROWS` of these rows, taking the classes in turn."""
+    """Return up to `MOST_ROWS` rows, the classes in turn."""
     if labels_N.ndim == 2 or not len(numbers):
         return [int(number) for number in numbers[:MOST_ROWS]]
     by_class = [[n for n in numbers if labels_N[n] == label] for label in np.unique(labels_N[numbers])]

@@ -32,8 +32,6 @@ _METRIC_NAMES = {
 
 @dataclass(frozen=True)
 class Table:
-    """A table."""
-
     kind: ClassVar = "table"
     name: str  # letters, digits and hyphens; names the table's label in LaTeX
     title: str  # the caption
@@ -44,7 +42,6 @@ class Table:
 
     @cached_property
     def long_columns(self) -> frozenset[int]:
-        """The indices of the columns whose text needs wrapping."""
         return frozenset(
             index for index in range(len(self.header)) if any(len(row[index]) > _LONG_CHARACTERS for row in self.rows)
         )
@@ -52,8 +49,6 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure."""
-
     kind: ClassVar = "figure"
     name: str  # letters, digits and hyphens, unique in a report; names the figure's files
     title: str  # what the figure shows
@@ -64,8 +59,6 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with sentences, tables and figures below it."""
-
     title: str
     parts: tuple[Table | Figure, ...]
     sentences: tuple[str, ...] = ()
@@ -74,8 +67,6 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole report."""
-
     title: str  # the first line
     sentences: tuple[str, ...]  # what the report is about: the numbers of methods, tasks and runs, and versions
     sections: tuple[Section, ...]  # in order; the first one is on the first screen of the page
@@ -108,7 +99,6 @@ def format_interval(low: float, high: float, metric: str) -> str:
 
 
 def format_p(p: float) -> str:
-    """Format a p value with two digits."""
     return NOTHING if not math.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
@@ -134,5 +124,4 @@ def slug(*parts: str) -> str:
 
 
 def score_text(score: float, *, signed: bool) -> str:
-    """Format a score with three digits, and with its sign if `signed`."""
     return f"{score:+.3g}" if signed else f"{score:.3g}"

@@ -32,11 +32,8 @@ class Segment(NamedTuple):
 
 
 def segments(text: str, tokens: Sequence[Subword], *, signed: bool) -> list[Segment]:
-    """Split the whole text into segments, in order, the tokens with their scores.
-
-    Tokens that share characters (subwords of one character) become one segment, with the sum of their scores if
-    `signed`, else with the highest.
-    """
+    """Split the whole text into segments, in order, the tokens with their scores."""
+    # Tokens that share characters (subwords of one character) become one segment.
     spans: list[tuple[int, int, float]] = []
     for token in tokens:
         if token.start == token.end:
@@ -85,10 +82,7 @@ def render_explanations(groups: Sequence[Sequence[Explanation]], *, title: str) 
 
 
 def terminal_text(explanation: Explanation) -> Text:
-    """Return the text with each token in the colour of its score, below two lines of facts.
-
-    Bold, underlines and italics repeat what the colour shows, for readers who cannot see it.
-    """
+    """Return the text with each token in the colour of its score, below two lines of facts."""
     tokens, signed = explanation.tokens, explanation.signed
     most = highest(tokens)
     lines = Text().append(f"{summary_line(explanation)}\n{one_line(explanation.unit)}\n", style="dim")
@@ -110,6 +104,7 @@ def _terminal_style(share: float, *, signed: bool) -> Style:
     full = (_FOR_RGB if share > 0 else _AGAINST_RGB) if signed else _UNSIGNED_RGB
     red, green, blue = (round(128 + abs(share) * (end - 128)) for end in full)
     strong = abs(share) >= STRONG
+    # Bold, underlines and italics repeat what the colour shows, for readers who cannot see it.
     return Style(
         color=f"#{red:02x}{green:02x}{blue:02x}",
         bold=strong or None,
@@ -119,7 +114,6 @@ def _terminal_style(share: float, *, signed: bool) -> Style:
 
 
 def summary_line(explanation: Explanation) -> str:
-    """Return the method, predicted class, probability, cost and range of scores in one line."""
     signed = explanation.signed
     scores = [token.score for token in explanation.tokens] or [0.0]
     least = min(scores) if signed else 0.0

@@ -28,8 +28,6 @@ from attentune.runs.records import (
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A record and its predictions."""
-
     record: RunRecord
     source: Path | Predictions = field(compare=False)  # its predictions, or the folder of their files
 
@@ -48,13 +46,11 @@ class RecordedRun:
         return AutoResult.load(self.source)
 
     def by_test_rows(self) -> RecordedRun:
-        """Return the run with the score and predictions of its test rows."""
         record, wanted = self.record, self.record.config.get("training", {}).get("metric_for_best_model")
         metric, score = score_to_compare_by(record.scores, wanted, TEST)
         return dataclasses.replace(self, record=dataclasses.replace(record, metric=metric, score=score))
 
     def renamed(self, **names: str) -> RecordedRun:
-        """Return the run with another name of its task or method."""
         run = dataclasses.replace(self.record.run, **names)  # type: ignore[arg-type]
         return dataclasses.replace(self, record=dataclasses.replace(self.record, run=run))
 
@@ -70,8 +66,6 @@ class TaskTexts:
 
 @dataclass(frozen=True)
 class ReportData:
-    """The content of the folders of a report."""
-
     folders: tuple[str, ...]  # the folders' names as given
     runs: tuple[RecordedRun, ...]  # the runs, with methods in the order of their comparison
     texts: Mapping[str, TaskTexts] = field(default_factory=dict)  # by task the texts of the validation rows

@@ -1,4 +1,4 @@
-"""The tables of a comparison: scores, verdicts, costs and settings; and the same results as records for CSV."""
+"""The tables of a comparison: scores, verdicts, baselines, costs and settings."""
 
 import json
 import math
@@ -186,10 +186,7 @@ def further_table(verdicts: Verdicts) -> Table | None:
 
 
 def ranks_table(verdicts: Verdicts) -> Table | None:
-    """Make the table of mean ranks over tasks, for each task at the largest size that all models have.
-
-    Tasks on which runs have collapsed are left out; None with fewer than two tasks or models.
-    """
+    """Make the table of mean ranks over tasks, for each task at the largest size that all models have."""
     whole = {cells[0].task: cells for cells in verdicts.columns if len(cells) == len(verdicts.models)}
     left_out = [task for task, cells in whole.items() if any(map(verdicts.has_collapsed, cells))]
     of_task = {task: cells for task, cells in whole.items() if task not in left_out}
@@ -335,7 +332,6 @@ def _counts(numbers: Sequence[float]) -> str:
 
 
 def values(cell: Cell, value_of: Callable[[Mapping[str, Any]], float | None]) -> list[float]:
-    """Return a cost of each finished run that records it."""
     return [float(value) for record in cell.done if record.train and (value := value_of(record.train)) is not None]
 
 
@@ -346,10 +342,7 @@ def total_seconds(cost: Mapping[str, Any]) -> float | None:
 
 
 def settings_tables(verdicts: Verdicts) -> list[Table]:
-    """Make the tables of the settings in which methods differ, and of those that they share.
-
-    Of the shared ones, those other than the default, and the most important.
-    """
+    """Make the tables of the settings in which methods differ, and of shared ones other than the default."""
     by_method: dict[str, list[dict[str, Any]]] = {}
     for cell in verdicts.cells:
         settings = flatten(cell.recorded[0].record.config)
@@ -383,7 +376,6 @@ def _setting_text(value: Any) -> str:
 
 
 def failed_table(recorded: Sequence[RecordedRun]) -> Table | None:
-    """Make the table of failed runs with their errors; None if none failed."""
     rows = []
     for one in recorded:
         if not one.record.is_done:

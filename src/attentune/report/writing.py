@@ -1,4 +1,4 @@
-"""Render a report as HTML, Markdown or LaTeX, each with its own escaping, and write it and its figures to files.
+"""Render a report as HTML, Markdown or LaTeX, each with its own escaping, and write it and its figures.
 
 Texts, labels and method names come from data files. A template prints them with `{{ value }}`, and the environment
 makes them inert. Only a value marked with the filter `safe` or `e` is printed without the environment's escaping.
@@ -62,7 +62,6 @@ def one_line(text: str) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Escape text for a Markdown paragraph or table cell."""
     text = one_line(text)
     if _NUMBER.fullmatch(text):
         return text
@@ -75,11 +74,7 @@ def escape_markdown(text: str) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Escape text for a LaTeX paragraph or table cell.
-
-    The result needs \\usepackage[T1]{fontenc} and textcomp; letters outside Latin need a Unicode engine, for example
-    LuaLaTeX.
-    """
+    """Escape text for LaTeX with T1 fonts and textcomp; letters outside Latin need LuaLaTeX or the like."""
     escaped = "".join(_LATEX_SPECIAL.get(character, character) for character in one_line(text))
     return _LATEX_MINUS.sub(r"\\ensuremath{-}", escaped)
 
@@ -149,10 +144,6 @@ def _opening(found: re.Match[str], label: str) -> str:
     return f'<svg {found[1]} width="{width}" height="{height}" role="img" aria-label="{label}">'
 
 
-def _is_folded(table: Table) -> bool:
-    return table.name in _FOLDED or len(table.rows) > _MOST_OPEN_ROWS
-
-
 def score_parts(text: str) -> list[str]:
     """Split "54.0 (50.2 to 57.9) †" into "54.0 †" and "50.2 to 57.9"."""
     found = re.fullmatch(r"(\S+) \(([^()]*)\)(.*)", text)
@@ -160,13 +151,13 @@ def score_parts(text: str) -> list[str]:
 
 
 def with_minus(text: str) -> str:
-    """Return the text with the minus sign before negative numbers; hyphens in names stay."""
+    """Put the minus sign before negative numbers; hyphens in names stay."""
     return _NEGATIVE.sub("\u2212", text)
 
 
 html_templates.filters |= {
     "score_parts": score_parts, "with_minus": with_minus, "slug": slug, "inline_svg": inline_svg,
-    "is_folded": _is_folded,
+    "is_folded": lambda table: table.name in _FOLDED or len(table.rows) > _MOST_OPEN_ROWS,
 }  # fmt: skip
 
 
@@ -180,7 +171,6 @@ def check_report_file(path: str | Path) -> None:
 
 
 def write_figures(report: Report, folder: str | Path) -> dict[str, Path]:
-    """Write each figure as SVG, PNG and PDF."""
     folder = Path(folder)
     check_figure_file(folder / "figure.png")
     with storage_errors(folder):
@@ -195,7 +185,6 @@ def write_figures(report: Report, folder: str | Path) -> dict[str, Path]:
 
 
 def write_report(report: Report, path: str | Path, figures: Mapping[str, Path] | None = None) -> None:
-    """Write a report in the format of the path's extension."""
     check_report_file(path)
     extension, folder = Path(path).suffix.lower(), Path(path).resolve().parent
     relative = {name: Path(os.path.relpath(file.resolve(), folder)) for name, file in (figures or {}).items()}
@@ -210,13 +199,11 @@ def write_report(report: Report, path: str | Path, figures: Mapping[str, Path] |
 
 
 def render_markdown(report: Report, figures: Mapping[str, str]) -> str:
-    """Render Markdown with pipe tables."""
     sections = _printed_sections(report, figures)
     return markdown_templates.get_template("report.md.jinja").render(report=report, sections=sections, figures=figures)
 
 
 def render_latex(report: Report, figures: Mapping[str, str]) -> str:
-    """Render LaTeX tables to include in a paper with \\input; see `render_markdown`."""
     sections = _printed_sections(report, figures)
     template = latex_templates.get_template("report.tex.jinja")
     return template.render(answer=report.answer, sections=sections, figures=figures)
