@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from attentune.cli.flags import check, parser_of
 from attentune.cli.inputs import check_named, tell
 from attentune.cli.output import number, table
-from attentune.config.parse import did_you_mean
 from attentune.io.files import check_new_folder
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ Export a saved run to a folder that works without PyTorch, or without Attentune,
 
 RUN  a run folder or checkpoint
 --output_dir DIR  the folder to write: new or empty
---format NAME  onnx or transformers (default: onnx)
+--format onnx|transformers  format of the folder (default: onnx)
 --code auto|stock|remote  transformers: stock (a class of transformers), remote (with the model code, loaded with
     trust_remote_code), or auto: stock where it gives the run's logits and predictions (auto if not given)
 --quantize int8  also write a graph with 8-bit weights: int8
@@ -33,14 +32,6 @@ examples:
   attentune export runs/cola --format onnx --output_dir served/cola
   attentune export runs/cola --output_dir served/cola --quantize int8     (also writes a smaller graph)
   attentune export runs/cola --format transformers --output_dir served/hub"""
-
-_FORMATS = ("onnx", "transformers")
-# What other tools call these formats, and others that are made of one.
-_OTHER_FORMATS = {
-    **dict.fromkeys(("hf", "huggingface", "pytorch", "torch", "safetensors"), " Did you mean 'transformers'?"),
-    **dict.fromkeys(("transformers.js", "transformersjs", "js"), " transformers.js loads the folder of 'onnx'."),
-    **dict.fromkeys(("openvino", "tensorrt"), " It reads the graph of 'onnx'."),
-}
 
 parser = parser_of("export", _HELP)
 
@@ -59,25 +50,22 @@ def run(arguments: Sequence[str]) -> int:
 def _check_flags(parsed: argparse.Namespace, problems: list[str]) -> None:
     if parsed.output_dir is None:
         problems.append("--output_dir: is missing; name a new folder: --output_dir served/my-run")
-    if parsed.format not in _FORMATS:
-        near = _OTHER_FORMATS.get(parsed.format.lower()) or did_you_mean(parsed.format, _FORMATS)
-        problems.append(f"--format: got {parsed.format!r}, expected {' or '.join(_FORMATS)}.{near}")
     if parsed.format == "transformers" and parsed.quantize is not None:
         problems.append("--quantize: goes with --format onnx; leave it out for transformers.")
     if parsed.format != "transformers" and parsed.code is not None:
         problems.append("--code: goes with --format transformers; leave it out for other formats.")
 
 
+def _say(text: str) -> None:
+    tell([text])
+
+
 def _export(parsed: argparse.Namespace) -> Iterator[str]:
     """Write the folder; yield the lines that say what it is, and how far it is from the run."""
-
-    def say(text: str) -> None:
-        tell([text])
-
     if parsed.format == "transformers":
         from attentune.integrations.transformers import export_for_transformers
 
-        made = export_for_transformers(parsed.run, parsed.output_dir, code=parsed.code or "auto", say=say)
+        made = export_for_transformers(parsed.run, parsed.output_dir, code=parsed.code or "auto", say=_say)
         is_stock = made.class_name is not None
         loads = f"loads as {made.class_name} of transformers, without trust_remote_code"
         yield f"{made.folder}: " + (
@@ -97,7 +85,7 @@ def _export(parsed: argparse.Namespace) -> Iterator[str]:
     else:
         from attentune.integrations.onnx import export_run
 
-        yield from _onnx_lines(export_run(parsed.run, parsed.output_dir, quantize=parsed.quantize, say=say))
+        yield from _onnx_lines(export_run(parsed.run, parsed.output_dir, quantize=parsed.quantize, say=_say))
     if (Path(parsed.run) / "rejection.json").is_file():
         yield "note: the run rejects texts of no class; what was exported rejects none"
 

@@ -20,8 +20,8 @@ from attentune.runs.records import (
     RecordStore,
     Run,
     RunRecord,
-    log_facts,
     read_predictions,
+    record_of,
     score_to_compare_by,
 )
 
@@ -120,24 +120,15 @@ def _run(folder: Path) -> RecordedRun:
     """Read a single run as a comparison would record it; its method is its preset."""
     result = RunResult.load(folder / RESULT_FILE)
     data, training = result.config.get("data", {}), result.config.get("training", {})
-    metric, score = score_to_compare_by(result.scores, training.get("metric_for_best_model"))
-    files = sorted(folder.glob("predictions_*.csv"))
     run = Run(
         str(data.get("task") or CUSTOM_TASK),
         data.get("max_train_samples"),
         str(result.config.get("preset") or folder.resolve().name),
         result.seed,
     )
-    record = RunRecord(
-        **vars(result),
-        run=run,
-        status="done",
-        metric=metric,
-        score=score,
-        predictions={file.stem.removeprefix("predictions_"): file.name for file in files},
-        **log_facts(folder),
-    )
-    return RecordedRun(record, folder)
+    record = record_of(run, training.get("metric_for_best_model"), result, folder, wall_seconds=0.0)
+    files = {split: f"predictions_{split}.csv" for split in record.predictions}
+    return RecordedRun(dataclasses.replace(record, predictions=files), folder)
 
 
 def with_task_names(runs: Sequence[RecordedRun]) -> list[RecordedRun]:

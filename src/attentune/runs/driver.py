@@ -78,7 +78,8 @@ def _record(task: RunTask, record_store: RecordStore, stop: StopRequest) -> RunR
     began = time.perf_counter()
     try:
         result = _train(task, folder)
-        return record_of(run, config, result, folder, wall_seconds=time.perf_counter() - began)
+        metric = config.training.metric_for_best_model
+        return record_of(run, metric, result, folder, wall_seconds=time.perf_counter() - began)
     except (Interrupted, KeyboardInterrupt):
         return None
     except StorageError:

@@ -144,9 +144,9 @@ def _no_record(where: str, error: Exception) -> CheckpointError:
     )
 
 
-def record_of(run: Run, config: Config, result: RunResult, folder: Path, *, wall_seconds: float) -> RunRecord:
-    """Build the record of a finished run, whose files are in `folder`."""
-    metric, score = score_to_compare_by(result.scores, config.training.metric_for_best_model)
+def record_of(run: Run, metric: str | None, result: RunResult, folder: Path, *, wall_seconds: float) -> RunRecord:
+    """Build the record of a finished run, whose files are in `folder`; it is compared by `metric`, or the first one."""
+    metric, score = score_to_compare_by(result.scores, metric)
     splits = [path.stem.removeprefix("predictions_") for path in sorted(folder.glob("predictions_*.csv"))]
     return RunRecord(
         **vars(result) | {"config": _without_folder(result.config)},
@@ -187,7 +187,7 @@ def failed_record(
 def _without_folder(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings without folder and resume flags, so that a resumed run has the same record."""
     once = {"output_dir": None, "resume": False, "overwrite_output_dir": False}
-    return settings | {"training": settings["training"] | once}
+    return settings | {"training": settings.get("training", {}) | once}
 
 
 def score_to_compare_by(
