@@ -115,7 +115,8 @@ def run(arguments: Sequence[str]) -> int:
         return stopped(stop, "compare", arguments)
     _print(records, folder, parsed)
     if parsed.keep_best:
-        _tell_kept(records, Path(folder))
+        runs = ((Path(folder) / "runs" / record.run.name, record) for record in records)
+        tell(f"kept: {run} ({record.metric} {number(record.score)})" for run, record in runs if run.is_dir())
     failed = [record for record in records if not record.is_done]
     if failed:
         print(
@@ -151,11 +152,6 @@ def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
         print(to_json({"answer": answer, **content}), end="")
     else:
         print("\n".join([_cells_text(without_nan(content["cells"])), *answer, verdicts.text()]), end="")
-
-
-def _tell_kept(records: Sequence[Any], folder: Path) -> None:
-    runs = ((folder / "runs" / record.run.name, record) for record in records)
-    tell(f"kept: {run} ({record.metric} {number(record.score)})" for run, record in runs if run.is_dir())
 
 
 def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:

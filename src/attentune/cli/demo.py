@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 from attentune.cli.flags import QUIET, check, parser_of
 from attentune.cli.output import stopped, table
@@ -33,23 +32,17 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
     check(problems)
 
-    from attentune.runs.compare import ComparisonStopped
-
-    try:
-        _show_demo(parsed)
-    except (ComparisonStopped, KeyboardInterrupt) as stop:
-        return stopped(str(stop) or "stopped; what is finished is kept.", "demo", arguments)
-    return 0
-
-
-def _show_demo(parsed: Any) -> None:
     from attentune.cli.explain import print_explanations
     from attentune.demo.leaderboard import NOTES, cells
     from attentune.demo.run import QUICK, run_demo
+    from attentune.runs.compare import ComparisonStopped
 
     folder = parsed.output_dir or ("runs/demo-quick" if parsed.quick else "runs/demo")
     size = QUICK if parsed.quick else {}
-    result = run_demo(folder, encoder=parsed.model_name_or_path, quiet=parsed.quiet, **size)
+    try:
+        result = run_demo(folder, encoder=parsed.model_name_or_path, quiet=parsed.quiet, **size)
+    except (ComparisonStopped, KeyboardInterrupt) as stop:
+        return stopped(str(stop) or "stopped; what is finished is kept.", "demo", arguments)
     header, rows = cells(result.runs)
     print("Which model is best for these texts?", *result.answer, "", sep="\n")
     print(table(header, rows, right=range(1, len(header))))
@@ -60,3 +53,4 @@ def _show_demo(parsed: Any) -> None:
     predict = shlex.join(["attentune", "predict", str(result.explained.folder), "--text", "The story was not dull."])
     own = "attentune auto --train_file YOURS.csv --text_column text --label_column label --output_dir runs/mine"
     print(f"Next: {predict}", f"Your own file: {own}", sep="\n")
+    return 0

@@ -45,7 +45,9 @@ parser = parser_of("doctor", _HELP, ("data", "model", "training.seed"))
 
 def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser().parse(arguments)
-    _check_flags(parsed, problems)
+    for flag in () if parsed.labels else ("run", "count", "output_file"):
+        if getattr(parsed, flag) is not None:
+            problems.append(f"--{flag}: goes with --labels.")
     count = _COUNT if parsed.count is None else parsed.count
     config = config_from(parsed, problems)
     check_named(parsed)
@@ -97,12 +99,6 @@ def rows_and_lengths(config: Any) -> tuple[Any, Any, dict[str, Any]]:
     )
 
 
-def _check_flags(parsed: Any, problems: list[str]) -> None:
-    for flag in ("run", "count", "output_file"):
-        if getattr(parsed, flag) is not None and not parsed.labels:
-            problems.append(f"--{flag}: goes with --labels.")
-
-
 def _config_of_run(parsed: Any, config: Any) -> Any:
     """Take the data settings of the run, if there is one and no data is given."""
     if parsed.run is None or {"data.train_file", "data.task", "data.dataset_name"} & set(overrides_of(parsed, [])):
@@ -112,19 +108,14 @@ def _config_of_run(parsed: Any, config: Any) -> Any:
     return replace(config, data=saved_config(Path(parsed.run)).data)
 
 
-def _training_rows(data: Any) -> Any:
-    rows = data.splits.get("train")
-    if rows is None or rows.labels is None:
-        raise DataError(f"{data.name}: got no labelled training rows, expected some. Give them with --train_file.")
-    return rows
-
-
 def _check_labels(parsed: Any, config: Any, data: Any, count: int) -> LabelCheck:
     from attentune.labels.label_check import check_ending, check_labels, write_errors
 
     if parsed.output_file is not None:
         check_ending(parsed.output_file)
-    rows = _training_rows(data)
+    rows = data.splits.get("train")
+    if rows is None or rows.labels is None:
+        raise DataError(f"{data.name}: got no labelled training rows, expected some. Give them with --train_file.")
     report = progress_lines() if len(rows) >= 2000 else None
     check = check_labels(rows, data.label_space, config=config, run=parsed.run, explained=count, progress=report)
     if parsed.output_file is not None:

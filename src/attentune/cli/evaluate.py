@@ -267,10 +267,9 @@ def _hans_text(report: Any) -> str:
 
 def _means(line: Any) -> list[str]:
     # Several runs of a method vary; a single one is uncertain over rows.
-    single = iter(line.intervals) if len(line.means) == len(line.intervals) else None
+    intervals = line.intervals if len(line.means) == len(line.intervals) else [None] * len(line.means)
     texts = []
-    for mean, spread in zip(line.means, line.deviations, strict=True):
-        interval = None if single is None else next(single)
+    for mean, spread, interval in zip(line.means, line.deviations, intervals, strict=True):
         if spread is not None:
             texts.append(f"{number(mean)} +- {number(spread)}")
         elif interval is not None and interval[0] == interval[0]:

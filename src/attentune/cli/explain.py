@@ -99,7 +99,10 @@ def run(arguments: Sequence[str]) -> int:
     parsed, problems = parser(arguments).parse(arguments)
     if parsed.fit:
         return _fit(parsed, problems)
-    _check_flags(parsed, problems)
+    if parsed.by_class and parsed.text:
+        problems.append("--text: does not go with --by_class.")
+    if parsed.by_class and parsed.level != "word":
+        problems.append("--level: got token, but --by_class ranks words; leave it out.")
     kind = output_ending(parsed, (".jsonl", ".txt") if parsed.by_class else (".html", ".jsonl", ".txt"), problems)
     if parsed.format == "json":
         kind = ".jsonl"
@@ -119,13 +122,6 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.output_file is not None:
         tell([f"{len(rows)} text{'' if len(rows) == 1 else 's'} written to {parsed.output_file}"])
     return 0
-
-
-def _check_flags(parsed: Any, problems: list[str]) -> None:
-    if parsed.by_class and parsed.text:
-        problems.append("--text: does not go with --by_class.")
-    if parsed.by_class and parsed.level != "word":
-        problems.append("--level: got token, but --by_class ranks words; leave it out.")
 
 
 def _show_scores(parsed: Any, saved: Any, rows: Any, kind: str) -> None:

@@ -89,8 +89,7 @@ def configuration(config: Any) -> str:
     classes = ", ".join(f"{name} ({count:,} rows)" for name, count in (train.class_counts or {}).items())
     lines = [_comment(note) for note in data.notes]
     lines += ["", f"preset: {config.preset or 'bert'}  # the method; `attentune list presets` lists them", "", "data:"]
-    given = [(name, getattr(config.data, name)) for name in ("train_file", "validation_file", "test_file")]
-    lines += [f"  {name}: {_scalar(value)}" for name, value in given if value is not None]
+    lines += _given(config.data, "train_file", "validation_file", "test_file")
     if config.data.validation_file is None and validation is not None:
         lines.append(f"  validation_share: {config.data.validation_share:g}  # {validation.rows:,} rows are held out")
     others = [name for name in table.names if name not in (*columns.texts, *columns.labels)]
@@ -100,14 +99,8 @@ def configuration(config: Any) -> str:
         lines.append(f"  text_pair_column: {_scalar(columns.pair)}")
     lines.append(f"  label_column: {_scalar(columns.label)}  {_comment(classes) if classes else ''}".rstrip())
     lines.append(f"  task_type: {space.task_type}  # or classification, regression, ordinal, multi_label")
-    options = [
-        (name, getattr(config.data, name))
-        for name in (
-            *("id_column", "label_separator", "label_names", "ignore_labels"),
-            *("delimiter", "encoding", "sheet", "file_format"),
-        )
-    ]
-    lines += [f"  {name}: {_scalar(value)}" for name, value in options if value is not None]
+    lines += _given(config.data, "id_column", "label_separator", "label_names", "ignore_labels")
+    lines += _given(config.data, "delimiter", "encoding", "sheet", "file_format")
     lines += [] if config.data.header else ["  header: false  # the first row of the file is a row"]
     lines += ["  skip_broken_rows: true  # they are left out"] if config.data.skip_broken_rows else []
     whole = percent(float((rows <= length).mean()))
@@ -124,6 +117,10 @@ def configuration(config: Any) -> str:
         for finding in report.findings:
             lines += [_comment(f"  {finding.level}: {finding.message}"), _comment(f"    {finding.cure}")]
     return "\n".join(lines).strip() + "\n"
+
+
+def _given(data: DataConfig, *names: str) -> list[str]:
+    return [f"  {name}: {_scalar(value)}" for name in names if (value := getattr(data, name)) is not None]
 
 
 def _comment(text: str) -> str:

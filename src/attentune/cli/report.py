@@ -11,10 +11,7 @@ from attentune.report.load import RecordedRun, TaskTexts
 
 
 def texts_of(runs: Sequence[RecordedRun]) -> dict[str, TaskTexts]:
-    """Read the texts by task, from the data of the task's first finished run.
-
-    A task whose rows cannot be read, or are not those that the run was scored on, gets a sentence that says why.
-    """
+    """Read the texts by task, from the data of the task's first finished run, or say why there are none."""
     texts: dict[str, TaskTexts] = {}
     for run in runs:
         if not run.record.is_done or run.record.run.task in texts:

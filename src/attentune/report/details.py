@@ -13,7 +13,7 @@ from attentune.data.tables import quote
 from attentune.metrics.calibration import calibration_error
 from attentune.metrics.rejection import Rejection
 from attentune.report.analysis import Cell, Verdicts, same_rows
-from attentune.report.charts import Line, confusion_figure, lines_figure
+from attentune.report.charts import Line, confusion_figure, lines_figure, short
 from attentune.report.document import NOTHING, Figure, Section, Table, slug
 from attentune.report.load import TaskTexts
 from attentune.runs.records import Predictions
@@ -259,11 +259,7 @@ def _spread_over(numbers: np.ndarray, labels_N: np.ndarray) -> list[int]:
 
 def _row(first: Predictions, number: int, texts: TaskTexts, *more: str) -> _Row:
     text = texts.texts.get(first.ids[number], ())
-    shown = " | ".join(
-        part if len(part) <= _MOST_CHARACTERS else f"{part[: _MOST_CHARACTERS - 1].rstrip()}\u2026"
-        for part in text
-        if part is not None
-    )
+    shown = " | ".join(short(part, _MOST_CHARACTERS) for part in text if part is not None)
     return first.ids[number], shown if text else NOTHING, _label(first, first.labels_N[number]), *more
 
 

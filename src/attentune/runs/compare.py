@@ -147,9 +147,8 @@ def _check_inputs(grid: RunGrid, runs: Sequence[Run], display: ComparisonProgres
         task_runs = [run for run in runs if run.task == task]
         data = rows_of_task(grid.config(task_runs[0], Path(os.devnull)))
         data_fingerprints |= fingerprint_rows(task, data)
-        methods = dict.fromkeys(run.method for run in task_runs)
-        firsts = [next(run for run in task_runs if run.method == method) for method in methods]
-        configs = {run.method: grid.config(run, Path(os.devnull)) for run in firsts}
+        by_method = {run.method: run for run in task_runs}
+        configs = {method: grid.config(run, Path(os.devnull)) for method, run in by_method.items()}
         problems += [
             text
             for method, config in configs.items()

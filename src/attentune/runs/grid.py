@@ -142,8 +142,8 @@ class RunGrid:
         data = {name.removeprefix("data."): value for name, value in settings.items() if name.startswith("data.")}
         return task if task != CUSTOM_TASK else data_name(data)
 
-    def config(self, run: Run, folder: Path, *, resume: bool = False) -> Config:
-        return run_config(run, self.configs[run.method][run.task], folder, resume=resume)
+    def config(self, run: Run, folder: Path) -> Config:
+        return run_config(run, self.configs[run.method][run.task], folder)
 
 
 def run_config(run: Run, settings: Mapping[str, Any], folder: Path, *, resume: bool = False) -> Config:
