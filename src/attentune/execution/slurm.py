@@ -61,7 +61,6 @@ class SlurmExecutor:
                 " settings with --slurm NAME=VALUE; --slurm cluster=local tries it without SLURM."
             ) from error
         self._has_queue = cluster == "slurm"
-        self._lock = threading.Lock()
         self._is_closed = False
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -82,10 +81,9 @@ class SlurmExecutor:
         except Exception as error:
             raise ConfigError(f"--executor slurm: sbatch refused the jobs: {error}") from error
         futures: list[Future[Any]] = [Future() for _ in jobs]
-        with self._lock:
-            for future, job in zip(futures, jobs, strict=True):
-                future.set_running_or_notify_cancel()
-                self._jobs[future] = job
+        for future, job in zip(futures, jobs, strict=True):
+            future.set_running_or_notify_cancel()
+            self._jobs[future] = job
         return futures
 
     def _watch(self) -> None:
@@ -100,24 +98,14 @@ class SlurmExecutor:
             for future, job in list(self._jobs.items()):
                 with contextlib.suppress(OSError):  # a shared disk may be slow to answer
                     missing[job.job_id] += queued is not None and job.job_id not in queued
-                    if job.paths.result_pickle.exists() or (not self._has_queue and job.done()):
-                        self._ended(future, job)
-                    elif missing[job.job_id] >= _MISSING:
-                        self._killed(future, job)
-
-    def _ended(self, future: Future[Any], job: Any) -> None:
-        if job.exception() is not None:
-            self._killed(future, job)
-            return
-        value, error = job.result()
-        with self._lock:
-            del self._jobs[future]
-        future.set_result(value) if error is None else future.set_exception(error)
-
-    def _killed(self, future: Future[Any], job: Any) -> None:
-        with self._lock:
-            del self._jobs[future]
-        future.set_exception(WorkerKilled(f"killed (job {job.job_id})"))
+                    has_result = job.paths.result_pickle.exists() or (not self._has_queue and job.done())
+                    if not has_result and missing[job.job_id] < _MISSING:
+                        continue
+                    value, error = None, WorkerKilled(f"killed (job {job.job_id})")
+                    if has_result and job.exception() is None:
+                        value, error = job.result()
+                    del self._jobs[future]
+                    future.set_result(value) if error is None else future.set_exception(error)
 
     def request_stop(self) -> None:
         for job in list(self._jobs.values()):

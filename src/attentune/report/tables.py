@@ -65,7 +65,7 @@ def ranking_tables(verdicts: Verdicts) -> list[Table]:
         rows = []
         for method in dict.fromkeys((best, *behind, *by_method)):
             cell = by_method[method]
-            seconds = values(cell, total_seconds)
+            seconds = _training_seconds(cell)
             rows.append(
                 (
                     f"{method} {COLLAPSED}" if verdicts.has_collapsed(cell) else method,
@@ -290,55 +290,48 @@ def baselines_table(verdicts: Verdicts) -> Table | None:
 
 def cost_table(verdicts: Verdicts) -> Table | None:
     """Make the table of time, speed, memory and parameters by task and method; None without finished runs."""
-    header = (
-        "task", "method", "training (s)", "token labels (s)", "tokens/s", "peak memory (GiB)", "parameters",
-        "parameters outside the encoder", "device",
-    )  # fmt: skip
-    rows = []
-    for cell in verdicts.cells:
-        costs = [record.train for record in cell.done if record.train]
-        memory = [peak / _GIB for peak in values(cell, lambda cost: cost.get("peak_memory_bytes"))]
-        devices = dict.fromkeys(f"{cost['device']} {cost.get('precision', '')}" for cost in costs if "device" in cost)
-        if costs:
-            rows.append(
-                (
-                    verdicts.title(cell),
-                    cell.method,
-                    format_median(values(cell, total_seconds)),
-                    format_median(values(cell, lambda cost: cost.get("label_seconds"))),
-                    format_median(values(cell, lambda cost: cost.get("tokens_per_second")), 0),
-                    format_median(memory, 2),
-                    _counts(values(cell, lambda cost: cost.get("parameters"))),
-                    _counts(values(cell, lambda cost: cost.get("added_parameters"))),
-                    ", ".join(devices) or NOTHING,
-                )
-            )
-    if not rows:
+    columns: dict[str, Callable[[Cell], str]] = {
+        "training (s)": lambda cell: format_median(_training_seconds(cell)),
+        "token labels (s)": lambda cell: format_median(_costs(cell, "label_seconds")),
+        "tokens/s": lambda cell: format_median(_costs(cell, "tokens_per_second"), 0),
+        "peak memory (GiB)": lambda cell: format_median([peak / _GIB for peak in _costs(cell, "peak_memory_bytes")], 2),
+        "parameters": lambda cell: _counts(_costs(cell, "parameters")),
+        "parameters outside the encoder": lambda cell: _counts(_costs(cell, "added_parameters")),
+        "device": lambda cell: _devices([record.train for record in cell.done]),
+    }
+    cells = [cell for cell in verdicts.cells if any(record.train for record in cell.done)]
+    shown = {name: tuple(map(text_of, cells)) for name, text_of in columns.items()}
+    # Columns that no record fills are left out.
+    shown = {name: texts for name, texts in shown.items() if set(texts) - {NOTHING}}
+    if not cells:
         return None
     note = (
         "Median over runs with the minimum and maximum in brackets. Training: wall time of training steps and of"
         " generating token labels, without loading, evaluation and saving. Tokens are counted without padding. On a CPU"
         " the peak memory is that of the whole process. Parallel runs on one machine slow each other down."
     )
-    # Columns that no record fills are left out.
-    columns = [index for index in range(len(header)) if any(row[index] != NOTHING for row in rows)]
-    shown_rows = tuple(tuple(row[index] for index in columns) for row in rows)
-    shown_header = tuple(header[index] for index in columns)
-    return Table("cost", "Time, memory and parameters", shown_header, shown_rows, left=2, notes=(note,))
+    names = [(verdicts.title(cell), cell.method) for cell in cells]
+    rows = tuple((*name, *texts) for name, *texts in zip(names, *shown.values(), strict=True))
+    return Table("cost", "Time, memory and parameters", ("task", "method", *shown), rows, left=2, notes=(note,))
+
+
+def _devices(costs: Sequence[Mapping[str, Any]]) -> str:
+    devices = dict.fromkeys(f"{cost['device']} {cost.get('precision', '')}" for cost in costs if "device" in cost)
+    return ", ".join(devices) or NOTHING
 
 
 def _counts(numbers: Sequence[float]) -> str:
     return " or ".join(dict.fromkeys(f"{number:,.0f}" for number in numbers)) or NOTHING
 
 
-def values(cell: Cell, value_of: Callable[[Mapping[str, Any]], float | None]) -> list[float]:
-    return [float(value) for record in cell.done if record.train and (value := value_of(record.train)) is not None]
+def _costs(cell: Cell, name: str) -> list[float]:
+    return [float(value) for record in cell.done if (value := record.train.get(name)) is not None]
 
 
-def total_seconds(cost: Mapping[str, Any]) -> float | None:
-    """Return the training time of a run with that of its token labels."""
-    seconds = cost.get("seconds")
-    return None if seconds is None else float(seconds) + float(cost.get("label_seconds") or 0.0)
+def _training_seconds(cell: Cell) -> list[float]:
+    """Return the training time of each finished run, with that of its token labels."""
+    costs = [record.train for record in cell.done if record.train.get("seconds") is not None]
+    return [float(cost["seconds"]) + float(cost.get("label_seconds") or 0.0) for cost in costs]
 
 
 def settings_tables(verdicts: Verdicts) -> list[Table]:
