@@ -21,7 +21,7 @@ from attentune.cli.flags import (
 from attentune.cli.inputs import check_files_of_rows, executor_options, tell, texts_of_run
 from attentune.cli.output import number, short, stopped, table
 from attentune.config.parse import did_you_mean
-from attentune.errors import AttentuneError
+from attentune.errors import AttentuneError, ConfigError
 
 _HELP = f"""
 attentune compare --presets NAME,NAME --output_dir DIR [flags]
@@ -94,8 +94,8 @@ def run(arguments: Sequence[str]) -> int:
     folder = options["overrides"].pop("training.output_dir", None)
     if folder is None:
         problems.append("--output_dir: is missing; name the comparison's folder: --output_dir comparisons/first")
-    _check_baseline(parsed.baseline, options, problems)
     check(problems)
+    _check_baseline(parsed.baseline, options)
     check_files_of_rows(options["overrides"])
     # Imported late, so that errors in flags are reported without delay.
     from attentune.runs.compare import ComparisonStopped, compare
@@ -128,16 +128,13 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _check_baseline(baseline: str | None, options: dict[str, Any], problems: list[str]) -> None:
-    """Check, before anything is trained, that the baseline is one of the methods."""
-    if baseline is None or problems:
-        return
+def _check_baseline(baseline: str | None, options: dict[str, Any]) -> None:
     from attentune.runs.grid import methods_named
 
     methods = [method.name for method in methods_named(options["presets"], options["settings"])]
-    if baseline not in methods:
+    if baseline is not None and baseline not in methods:
         hint = did_you_mean(baseline, methods)
-        problems.append(f"--baseline: got {baseline!r}, expected one of {', '.join(methods)}.{hint}")
+        raise ConfigError(f"--baseline: got {baseline!r}, expected one of {', '.join(methods)}.{hint}")
 
 
 def _print(records: Sequence[Any], folder: str, parsed: Any) -> None:
@@ -228,7 +225,6 @@ def _texts(parsed: Any, result: Any) -> dict[str, str]:
 
 
 def _changed_rows(result: Any) -> list[int]:
-    """Return the rows on which the runs disagree with the first."""
     return sorted(
         {int(row) for one in result.changed for kind in (one.better, one.worse, one.both_wrong) for row in kind}
     )

@@ -343,10 +343,7 @@ def _normalised(argument: str) -> str:
 def add_config_flags(
     parser: Parser, *, only: Collection[str] | None = None, first: Sequence[str] = (), with_help: bool = True
 ) -> None:
-    """Add a flag for each setting, `--preset`, `--config` and `--set`; with `only`, those of these names or sections.
-
-    The flags of `first` are the first in the help, and the only ones unless `with_help`.
-    """
+    """Add a flag for each setting, `--preset`, `--config` and `--set`; or those of the names and sections in `only`."""
     known = {name: field for name, field in setting_fields().items() if name.rpartition(".")[0] in _SECTIONS}
     if first:
         parser.add_argument("--help_all", action="help", help="show the flags of all settings and exit")
@@ -395,10 +392,7 @@ def _add_flag(
 
 
 def overrides_of(parsed: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
-    """Collect the settings given as flags, by dotted name; invalid ones are appended to `problems`.
-
-    The flag of a setting overrides `--set`; two flags with different values for one setting are a problem.
-    """
+    """Collect the settings given as flags, which override `--set`, by dotted name; append errors to `problems`."""
     values = vars(parsed)
     given: dict[str, Any] = {}
     for pair in values.get("set") or []:
@@ -471,7 +465,6 @@ def check(problems: list[str]) -> None:
 
 
 def _standard_input(command: str, overrides: Mapping[str, Any]) -> list[str]:
-    """Return a problem for each file that is standard input, for a command that reads files again."""
     return [
         f"--{name.partition('.')[2]}: got -, which is standard input, but {command} reads its rows again, to resume and"
         f" to score. Save them to a file: ... > rows.csv; attentune {command} rows.csv ..."

@@ -53,10 +53,7 @@ def tell_next(folder: object, rows: Any) -> None:
 
 
 def stopped(why: object, command: str, arguments: Sequence[str], *, resume: bool = False) -> int:
-    """Say on standard error that a command was stopped, and with what it goes on; return the exit status.
-
-    With `resume`, the same command goes on with `--resume`, otherwise without a flag.
-    """
+    """Print why a command was stopped and the command that goes on; return the exit status."""
     again = ["attentune", command, *(_resumed(arguments) if resume else arguments)]
     print(f"attentune: {why} Resume with:\n  {shlex.join(again)}", file=sys.stderr)
     return 130

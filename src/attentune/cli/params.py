@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.cli.flags import FORMAT, check, config_from, overrides_of, parser_of
+from attentune.cli.output import table
 from attentune.config import model_preset_names
 from attentune.config.parse import did_you_mean
 
@@ -44,7 +45,12 @@ def run(arguments: Sequence[str]) -> int:
     from attentune.results import to_json
 
     counts = count_parameters(model)
-    print(to_json(dataclasses.asdict(counts)) if parsed.format == "json" else _text(counts), end="")
+    if parsed.format == "json":
+        print(to_json(dataclasses.asdict(counts)), end="")
+        return 0
+    parts = {**counts.parts, "total": counts.total}
+    rows = [(name.replace("_", " "), f"{n.parameters:,}", f"{n.trainable:,}") for name, n in parts.items()]
+    print(table(("component", "parameters", "trainable"), rows, right=(1, 2)))
     return 0
 
 
@@ -77,11 +83,3 @@ def _saved_model(parsed: Any, problems: list[str]) -> Any:
     from attentune.inference.predictor import Predictor
 
     return Predictor.load(parsed.run).single_model("params")
-
-
-def _text(counts: Any) -> str:
-    from attentune.cli.output import table
-
-    rows = [(name.replace("_", " "), f"{n.parameters:,}", f"{n.trainable:,}") for name, n in counts.parts.items()]
-    rows.append(("total", f"{counts.total.parameters:,}", f"{counts.total.trainable:,}"))
-    return table(("component", "parameters", "trainable"), rows, right=(1, 2)) + "\n"

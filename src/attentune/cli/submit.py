@@ -1,7 +1,6 @@
 """`attentune submit`: write a GLUE submission."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from attentune.cli.flags import PRECISION, check, parser_of
 from attentune.cli.inputs import check_named, tell
@@ -47,18 +46,14 @@ def run(arguments: Sequence[str]) -> int:
         progress=progress_lines(),
     )
     submission.write(parsed.output_file)
-    print(_text(submission))
+    rows = [
+        (name, f"{content.count(chr(10)) - 1:,}", submission.runs[name] or "(filled)")
+        for name, content in submission.contents.items()
+    ]
+    print(table(("file", "rows", "predicted by"), rows, right=(1,)))
     tell(f"warning: {warning}" for warning in submission.warnings)
     if submission.missing:
         lacks = f"the zip lacks {', '.join(submission.missing)}; the leaderboard needs all tasks"
         tell([f"warning: {lacks}. Add runs for them, or --fill_missing."])
     tell([f"written to {parsed.output_file}"])
     return 0
-
-
-def _text(submission: Any) -> str:
-    rows = [
-        (name, f"{content.count(chr(10)) - 1:,}", submission.runs[name] or "(filled)")
-        for name, content in submission.contents.items()
-    ]
-    return table(("file", "rows", "predicted by"), rows, right=(1,))

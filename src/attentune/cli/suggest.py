@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from attentune.cli.flags import config_from, parser_of
 from attentune.cli.inputs import check_columns, check_named, output_ending, read_file_rows
@@ -48,20 +47,15 @@ def run(arguments: Sequence[str]) -> int:
     saved = Predictor.load(parsed.run)
     rows = read_file_rows(parsed.input_file, data, saved)
     chosen = suggest_texts(saved, rows, count=parsed.count)
-    names, lines = _lines(chosen)
+    lines = []
+    for one in chosen:
+        pair = {} if one.pair is None else {"text_pair": one.pair}
+        facts = {name: getattr(one, name) for name in ("prediction", "probability", "margin")}
+        lines.append({"row": one.row, "id": one.id, "text": one.text, **pair, "label": "", **facts})
+    names = list(lines[0]) if lines else []
     if parsed.output_file is not None:
         write_rows(parsed.output_file, names, lines)
         print(f"{len(lines)} texts to label written to {parsed.output_file}", file=sys.stderr)
     else:
         sys.stdout.write(rows_text(names, lines, ".jsonl" if parsed.format == "json" else ".csv"))
     return 0
-
-
-def _lines(chosen: Sequence[Any]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the columns and rows of the output, with an empty label for a person to fill in."""
-    lines = []
-    for one in chosen:
-        pair = {} if one.pair is None else {"text_pair": one.pair}
-        facts = {name: getattr(one, name) for name in ("prediction", "probability", "margin")}
-        lines.append({"row": one.row, "id": one.id, "text": one.text, **pair, "label": "", **facts})
-    return list(lines[0]) if lines else [], lines

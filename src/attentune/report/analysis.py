@@ -264,11 +264,9 @@ def _cells(recorded: Sequence[RecordedRun], methods: Sequence[str], name_sizes: 
 
 
 def _example_values(metric: str, predictions: Predictions, score: float | None) -> np.ndarray:
-    """Return values per example whose mean is the score; NaN where they are undefined.
-
-    Predicted scores are saved with six digits, which moves the mean a little from that of the record.
-    """
+    """Return values per example whose mean is the score; NaN where they are undefined."""
     values_N = example_values(metric, predictions.labels_N, predictions.predictions_N)
     if score is None or not np.isfinite(values_N).all():
         return np.full(len(values_N), math.nan)
+    # Predicted scores are saved with six digits, which moves the mean a little from that of the record.
     return values_N + (score - float(values_N.mean()))

@@ -152,10 +152,7 @@ def question_of(verdicts: Verdicts) -> str:
 
 
 def answer_of(verdicts: Verdicts, *, with_baseline: bool = True) -> tuple[str, ...]:
-    """Return the answer: runs that learnt nothing, the best model, whether its lead is shown, and what is open.
-
-    The last sentence is on the differences to the baseline.
-    """
+    """Return the answer: runs that learnt nothing, the best model, whether its lead is shown, and what is open."""
     leads = verdicts.leads
     if not leads:
         auto = [(run.record.run.method, run.auto) for cell in verdicts.cells for run in cell.recorded if run.auto]

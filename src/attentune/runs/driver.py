@@ -121,7 +121,6 @@ class ComparisonStopped(Exception):
     """A stop was requested; everything is saved, and the same call resumes."""
 
     def __init__(self, done: int, total: int, *, at_once: bool = False) -> None:
-        self.done, self.total = done, total
         self.at_once = at_once  # by a second request, which does not wait until running runs are saved
         super().__init__(f"stopped with {done} of {total} runs recorded.")
 

@@ -101,11 +101,9 @@ class RunRecord(RunResult):
 
     @property
     def split(self) -> str | None:
-        """The split on which `score` is computed: the first validation split; None if the run failed or has none.
-
-        A report on runs without validation rows, such as those of `auto`, has set `score` by test rows.
-        """
+        """The split on which `score` is computed: the first validation split; None if the run failed or has none."""
         found = next((split for split in self.scores if split.startswith("validation")), None)
+        # A report on runs without validation rows, such as those of `auto`, has set `score` by test rows.
         return found or (TEST if self.score is not None and TEST in self.scores else None)
 
     def to_json(self) -> str:
@@ -275,10 +273,7 @@ class RecordStore:
             return None
 
     def write(self, record: RunRecord, folder: Path) -> bool:
-        """Write a record, with the predictions in its run folder; return False if the run already has a record.
-
-        A second record is discarded, unless it is the first successful one. Call it with the run's lock held.
-        """
+        """Write a record and its predictions, unless the run has a record that counts; the run's lock is held."""
         target = self.file(record.run)
         with storage_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -389,14 +384,12 @@ def read_predictions(file: Path) -> Predictions:
 
 
 def unpaired(records: Iterable[RunRecord]) -> list[str]:
-    """Return a message for each task, size and seed whose methods were not trained and scored on the same rows.
-
-    Rows of extra training files belong to the method and are ignored.
-    """
+    """Return a message for each task, size and seed whose methods were not trained and scored on the same rows."""
     seen: dict[tuple[str, str, int], dict[str, list[str]]] = {}
     for record in records:
         if record.is_done:
             prints = dict(record.data_fingerprint)
+            # Rows of extra training files belong to the method.
             prints |= {"train": train_print} if (train_print := prints.pop(ORIGINAL_TRAIN, None)) is not None else {}
             rows = json.dumps(prints, sort_keys=True)
             key = (record.task_name, record.run.size, record.run.seed)
