@@ -236,7 +236,6 @@ def _score_tables(groups: Sequence[Sequence[Explanation]]) -> str:
 
 
 def class_tables(by_class: Mapping[str, Sequence[ClassWord]], units: Mapping[str, str], method: str, rows: int) -> str:
-    """Format one table per class, with the words that speak most for it."""
     tables = []
     for name, words in by_class.items():
         title = f"words for {visible(name, one_line=True)}"

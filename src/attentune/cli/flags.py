@@ -159,7 +159,6 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def _is_of_run(self) -> bool:
-        """Whether the command uses a finished run, and obeys no settings of training."""
         return any(action.dest in ("run", "runs") and not action.option_strings for action in self._actions)
 
     def add_lines(self, text: str) -> None:
@@ -439,8 +438,7 @@ def config_from(parsed: argparse.Namespace, problems: list[str]) -> Config:
         config = load_config(getattr(parsed, "config", None), overrides, preset=getattr(parsed, "preset", None))
     except ConfigError as error:
         typed = _typed_flags(parsed)
-        settings = (problem.partition(": ")[0] for problem in error.problems)
-        named = [typed.get(name, "") + problem for name, problem in zip(settings, error.problems, strict=True)]
+        named = [typed.get(problem.partition(": ")[0], "") + problem for problem in error.problems]
         raise ConfigError([*problems, *named]) from None
     check(problems)
     return config

@@ -72,7 +72,6 @@ _LESS_MEMORY = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _dispatch(words)
@@ -134,7 +133,6 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _usage() -> str:
-    """Format the help, with the commands by group."""
     others = {name: command_module(name).SUMMARY for name in command_names()}
     groups = GROUPS | ({"from other packages": others} if others else {})
     width = max(map(len, (*COMMANDS, *others))) + 2

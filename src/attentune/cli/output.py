@@ -30,13 +30,11 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def short(text: str, characters: int = 90) -> str:
-    """Return a text as one line, cut to a number of characters."""
     text = " ".join(text.split())
     return text if len(text) <= characters else f"{text[: characters - 3]}..."
 
 
 def scores_table(scores: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Format scores as a table with one line per split and metric."""
     rows = [(split, name, number(value)) for split, metrics in scores.items() for name, value in metrics.items()]
     return table(("split", "metric", "value"), rows, right=(2,))
 

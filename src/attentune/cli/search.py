@@ -97,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _settings(parsed: Any, problems: list[str]) -> dict[str, Any]:
-    """Return the fields of `SearchSettings`; append errors to `problems`."""
+    """Return the fields of `SearchSettings`."""
     from attentune.runs.search_settings import dimension_of
 
     overrides = overrides_of(parsed, problems)

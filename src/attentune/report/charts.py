@@ -131,8 +131,6 @@ def _style(number: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PointRow:
-    """One line of a chart of rows."""
-
     name: str  # the label at the left
     values: Sequence[float] = ()  # one per seed
     mean: float = math.nan  # their mean; NaN draws none
@@ -230,7 +228,6 @@ def lines_figure(
     log_x: bool = False,
     log_y: bool = False,
 ) -> Any:
-    """Draw lines with one legend."""
     names = [short(name) for name in lines]
     figure, (axis,), columns = _panels([""], 6.2, 3.6, names)
     step = min(0.014, 0.08 / len(lines)) if ticks else 0.0

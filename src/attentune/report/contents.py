@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import statistics
 from collections import Counter
@@ -359,10 +360,8 @@ def _seeds_figures(verdicts: Verdicts) -> list[Figure]:
 
 
 def _by_task(verdicts: Verdicts) -> dict[str, list[list[Cell]]]:
-    by_task: dict[str, list[list[Cell]]] = {}
-    for cells in verdicts.columns:
-        by_task.setdefault(cells[0].task, []).append(cells)
-    return by_task
+    by_task = itertools.groupby(verdicts.columns, key=lambda cells: cells[0].task)
+    return {task: list(columns) for task, columns in by_task}
 
 
 def _score_row(verdicts: Verdicts, method: str, cells: Sequence[Cell]) -> PointRow:

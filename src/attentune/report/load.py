@@ -57,8 +57,6 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class TaskTexts:
-    """The texts of a task's validation rows."""
-
     # By row id, the text and the second text of a pair.
     texts: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
     problem: str = ""  # why there are no texts; empty if there are
@@ -77,7 +75,6 @@ def recorded_runs(folder: Path, records: Iterable[RunRecord]) -> list[RecordedRu
 
 
 def collect(folders: Sequence[str]) -> ReportData:
-    """Read the folders of comparisons and of runs."""
     by_folder = {folder: _recorded(Path(folder)) for folder in dict.fromkeys(folders)}
     for folder, runs in by_folder.items():
         if not runs:

@@ -164,8 +164,6 @@ class Plan(abc.ABC):
 
 @dataclass
 class FixedPlan(Plan):
-    """All runs of a grid, and no others."""
-
     folder: Path
     grid: RunGrid
     later: Sequence[Run] = ()

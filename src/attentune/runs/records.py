@@ -56,8 +56,6 @@ MANIFEST_FILE = "compare.json"
 
 @dataclass(frozen=True, order=True)
 class Run:
-    """One run of a comparison."""
-
     task: str  # a built-in task's name; `CUSTOM_TASK` for custom data
     train_size: int | None  # number of training rows; None for all
     method: str  # the name of a preset or method
@@ -337,8 +335,6 @@ class RecordStore:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Labels and predictions of one run on one split."""
-
     ids: tuple[str, ...]  # the ids of the rows
     names: tuple[str, ...]  # the class names in the order of their ids; empty for regression
     labels_N: np.ndarray  # (N,) class ids (int64) or scores (float64); for multi-label tasks, (N, C) zeros and ones

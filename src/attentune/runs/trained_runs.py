@@ -37,8 +37,6 @@ _DEFAULT_METRICS = {
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """A trained model's predictions."""
-
     name: str  # the name in tables
     file: Path  # the file of predictions
     predictions: Predictions  # the labels and predictions
@@ -81,8 +79,6 @@ class ChangedRows:
 
 @dataclass(frozen=True)
 class RunPairs:
-    """The comparison of trained models with the first of them."""
-
     runs: tuple[ScoredRun, ...]  # the models, with their predictions on the common rows, in one order
     tests: tuple[PairTest, ...]  # one for each metric and model but the first
     changed: tuple[ChangedRows, ...]  # one for each model but the first
@@ -113,11 +109,7 @@ class RunPairs:
 
 
 def read_run(path: str, *, split: str = "validation", task_type: str | None = None) -> ScoredRun:
-    """Read the predictions of a run folder on a split, or a file of predictions.
-
-    A file has the columns id, label and prediction, and optionally p_<class>; without these, numbers with a fraction
-    or many values are scores, and everything else is a class.
-    """
+    """Read the predictions of a run folder on a split, or a file of predictions."""
     place = Path(path)
     if not place.is_dir():
         if not place.is_file():
@@ -165,7 +157,7 @@ def compare_trained_runs(
 
 
 def _read_file(file: Path, task_type: str | None) -> Predictions:
-    """Read a file of predictions; its classes are those of its columns, or of its entries."""
+    """Read a file of predictions; its classes are those of its columns, or of its entries if these are no scores."""
     header, columns = prediction_columns(file)
     if any(column.startswith("p_") for column in header[3:]):
         return read_predictions(file)
