@@ -14,7 +14,7 @@ import math
 import platform
 import shutil
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -343,8 +343,13 @@ class Predictions:
     probabilities_NC: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
 
 
-def prediction_columns(file: Path) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Read a file of predictions: the names of its columns, and the columns."""
+# From the labels and predictions of a file without probabilities, and whether its rows have several labels: the classes
+# (none for scores), and whether they have.
+ClassFinder = Callable[[Sequence[str], Sequence[str], bool], tuple[tuple[str, ...], bool]]
+
+
+def read_predictions(file: Path, find_classes: ClassFinder | None = None) -> Predictions:
+    """Read the labels, predictions and probabilities in a file of predictions; columns p_NAME may be empty."""
     try:
         if file.is_symlink():
             raise ValueError("it is a link")
@@ -353,30 +358,20 @@ def prediction_columns(file: Path) -> tuple[list[str], list[tuple[str, ...]]]:
             raise ValueError(f"its columns are {', '.join(header[:3])}; expected id, label, prediction")
         if not rows:
             raise ValueError("it has no rows")
-        return header, [cells[1:] for cells in zip(header, *rows, strict=True)]
-    except (OSError, ValueError, csv.Error) as error:
-        raise no_predictions(file, error) from error
-
-
-def no_predictions(file: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(
-        f"{file}: holds no predictions with labels ({error}). Expected a CSV file with the columns id, label and"
-        " prediction, as attentune evaluate and predict write it."
-    )
-
-
-def read_predictions(file: Path) -> Predictions:
-    """Read the labels, predictions and probabilities in a file of predictions; columns p_NAME may be empty."""
-    header, columns = prediction_columns(file)
-    shares = [number for number, name in enumerate(header) if number > 2 and name.startswith("p_")]
-    names, several = tuple(header[number].removeprefix("p_") for number in shares), header[1] == "labels"
-    try:
+        columns = [cells[1:] for cells in zip(header, *rows, strict=True)]
+        shares = [number for number, name in enumerate(header) if number > 2 and name.startswith("p_")]
+        names, several = tuple(header[number].removeprefix("p_") for number in shares), header[1] == "labels"
+        if not names and find_classes is not None:
+            names, several = find_classes(columns[1], columns[2], several)
         labels_N, predictions_N = (values_of(texts, names, several=several) for texts in columns[1:3])
         shares_CN = [np.array(columns[number], dtype=np.float64) for number in shares if any(columns[number])]
         probabilities_NC = np.stack(shares_CN, axis=1) if shares_CN else np.zeros((len(labels_N), 0))
         return Predictions(columns[0], names, labels_N, predictions_N, probabilities_NC)
-    except (ValueError, KeyError) as error:
-        raise no_predictions(file, error) from error
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise CheckpointError(
+            f"{file}: holds no predictions with labels ({error}). Expected a CSV file with the columns id, label and"
+            " prediction, as attentune evaluate and predict write it."
+        ) from error
 
 
 def unpaired(records: Iterable[RunRecord]) -> list[str]:

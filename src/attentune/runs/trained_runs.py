@@ -6,6 +6,7 @@ The tests are about these trained models. They say nothing about other seeds: `r
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,10 @@ from scipy.stats import wilcoxon
 from attentune.config.parse import did_you_mean
 from attentune.data.dataset import SEPARATOR
 from attentune.errors import CheckpointError, ConfigError
-from attentune.inference.predictions import values_of
 from attentune.metrics.intervals import example_values
 from attentune.metrics.metrics import METRICS
 from attentune.results import RESULT_FILE, RunResult
-from attentune.runs.records import Predictions, no_predictions, prediction_columns, read_predictions
+from attentune.runs.records import Predictions, read_predictions
 from attentune.seeding import numpy_generator
 from attentune.stats.compare import holm
 from attentune.stats.paired_tests import McNemarResult, mcnemar_test, paired_bootstrap_test
@@ -116,7 +116,7 @@ def read_run(path: str, *, split: str = "validation", task_type: str | None = No
             raise CheckpointError(
                 f"{path}: there is no such file or folder. Expected a run folder or a predictions file."
             )
-        return ScoredRun(place.stem, place, _read_file(place, task_type))
+        return ScoredRun(place.stem, place, read_predictions(place, partial(_find_classes, task_type)))
     file = place / f"predictions_{split}.csv"
     if not file.is_file():
         there = sorted(one.stem.removeprefix("predictions_") for one in place.glob("predictions_*.csv"))
@@ -156,24 +156,16 @@ def compare_trained_runs(
     return RunPairs(tuple(aligned), tuple(tests), changed, tuple(notes))
 
 
-def _read_file(file: Path, task_type: str | None) -> Predictions:
-    """Read a file of predictions; its classes are those of its columns, or of its entries if these are no scores."""
-    header, columns = prediction_columns(file)
-    if any(column.startswith("p_") for column in header[3:]):
-        return read_predictions(file)
-    ids, labels, predictions = columns[:3]
-    several = task_type == "multi_label" or header[1] == "labels"
-    texts = [*labels, *predictions]
-    try:
-        if not several and (task_type == "regression" or (task_type is None and _are_scores(texts))):
-            return Predictions(ids, (), values_of(labels, ()), values_of(predictions, ()))
-        if not all(labels):
-            raise ValueError("some rows have no label")
-        names = sorted({name for text in texts for name in (text.split(SEPARATOR) if several else [text]) if name})
-        values = (values_of(column, names, several=several) for column in (labels, predictions))
-        return Predictions(ids, tuple(names), *values)
-    except ValueError as error:
-        raise no_predictions(file, error) from error
+def _find_classes(
+    task_type: str | None, labels: Sequence[str], predictions: Sequence[str], several: bool
+) -> tuple[tuple[str, ...], bool]:
+    several, texts = several or task_type == "multi_label", [*labels, *predictions]
+    if not several and (task_type == "regression" or (task_type is None and _are_scores(texts))):
+        return (), False
+    if not all(labels):
+        raise ValueError("some rows have no label")
+    names = {name for text in texts for name in (text.split(SEPARATOR) if several else [text]) if name}
+    return tuple(sorted(names)), several
 
 
 def _are_scores(texts: Sequence[str]) -> bool:
