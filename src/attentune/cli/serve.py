@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,8 +84,17 @@ def _app(parsed: Any, key: str | None) -> Any:
     from attentune.serving.backend import RunBackend
     from attentune.serving.limits import ServerLimits
 
-    names = [field.name for field in fields(ServerLimits) if hasattr(parsed, f"max_{field.name}")]
-    limits = ServerLimits(timeout_s=parsed.timeout_s, **{name: getattr(parsed, f"max_{name}") for name in names})
+    limits = ServerLimits(
+        texts=parsed.max_texts,
+        explain_texts=parsed.max_explain_texts,
+        characters=parsed.max_characters,
+        body_mb=parsed.max_body_mb,
+        rows=parsed.max_rows,
+        timeout_s=parsed.timeout_s,
+        queue=parsed.max_queue,
+        batch=parsed.max_batch,
+        wait_ms=parsed.max_wait_ms,
+    )
     saved = Predictor.load(parsed.run)
     tell([note] if (note := weak_head_note(saved)) else [])
     backend = RunBackend(saved, name=Path(parsed.run).resolve().name, precision=parsed.precision)
