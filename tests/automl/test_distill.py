@@ -29,7 +29,7 @@ from attentune.automl.folds import make_folds, save_folds
 from attentune.automl.members import MemberTrainer, WorkerSetup
 from attentune.automl.portfolio import Member
 from attentune.automl.work import AutoProgress, AutoSettings
-from attentune.baselines.registry import TfidfLinear, load_baseline
+from attentune.baselines.registry import TfidfLinear, load_run
 from attentune.config import Config, load_config, to_flat, to_yaml
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.data.load import load_data
@@ -308,7 +308,7 @@ def test_energies_of_a_baseline_have_the_penalty_of_all_rows(tmp_path, monkeypat
     )
     held = load_file(tmp_path / "run" / "heldout.safetensors")
     assert ("energies" in held) == rejects
-    whole = load_baseline(tmp_path / "run" / REFIT_FOLDER)
+    whole = load_run(tmp_path / "run" / REFIT_FOLDER).baseline
     penalty = TfidfLinear(seed=config.training.seed).fit(rows, space).penalty
     assert whole.notes == (penalty.note,)
     for fold in (1, 2, 3) if rejects else ():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attentune import compare
-from attentune.baselines.registry import load_baseline
+from attentune.baselines.registry import load_run
 from attentune.config import load_config
 from attentune.data.dataset import LabelSpace
 from attentune.data.load import load_data
@@ -57,7 +57,7 @@ def test_a_preset_of_a_baseline_writes_an_ordinary_run_folder(name: str, encoder
     assert load_config(run / "config.yaml", as_record=True).baseline == name
     assert f"The baseline `{name}`" in (run / "README.md").read_text()
     data = load_data(config.data, seed=config.training.seed)
-    logits_NC = load_baseline(run).logits(data.splits["validation"])
+    logits_NC = load_run(run).baseline.logits(data.splits["validation"])
     text = predictions_csv(data.splits["validation"], logits_NC, data.label_space)
     assert (run / "predictions_validation.csv").read_text() == text
     assert result.scores["validation"]["accuracy"] == np.mean(
@@ -139,7 +139,7 @@ def test_a_model_of_pairs_is_compared_with_the_baselines_of_pairs_too(pairs: dic
 def test_baselines_of_pairs_refuse_single_texts_before_an_encoder_is_loaded(name, pairs, tmp_path, monkeypatch):
     monkeypatch.setattr("attentune.baselines.frozen.FrozenEncoder._load", None)
     changes = {"data.text_pair_column": None, "training.output_dir": str(tmp_path / "run")}
-    with pytest.raises(ConfigError, match=f"{name} compares the two texts of a pair, but the rows are single texts"):
+    with pytest.raises(ConfigError, match=f"{name} needs pairs of texts, but the rows are single texts"):
         trained(pairs | changes, name)
     assert not (tmp_path / "run").exists()
 

@@ -108,9 +108,6 @@ class _Kept:
         self._places: dict[Hashable, int] = {}
         self._rows_NF = np.zeros((0, 0), dtype=np.float32)
 
-    def __len__(self) -> int:
-        return len(self._places)
-
     def rows(self, keys: Sequence[Hashable]) -> np.ndarray:
         """Return the (N, F) numbers of keys, of which there is at least one."""
         began = time.perf_counter()
@@ -140,13 +137,11 @@ class FrozenEncoder:
         self.max_length = max_length
         self._use_cpu, self._in_bf16 = use_cpu, in_bf16
         self._loaded: tuple[Any, Any, torch.device] | None = None
-        self._width = 0
         self._vectors, self._alignments = _Kept(self._encode), _Kept(self._align)
 
     @property
     def width(self) -> int:
-        self._load()
-        return self._width
+        return int(self._load()[0].config.encoder_config.hidden_size)
 
     @property
     def seconds(self) -> float:
@@ -161,14 +156,8 @@ class FrozenEncoder:
 
     def alignments(self, rows: TextRows) -> np.ndarray:
         """Return the (N, NUM_FEATURES) float32 `alignment_features` of each pair."""
-        pairs = list(zip(*_both_texts(rows), strict=True))
+        pairs = list(zip(rows.texts, rows.pairs or (), strict=True))
         return self._alignments.rows(pairs) if pairs else np.zeros((0, NUM_FEATURES), dtype=np.float32)
-
-    def features(self, rows: TextRows, *, middle: bool = False) -> np.ndarray:
-        """Return the mean vectors of single texts, or the `pair_features` of pairs."""
-        return (
-            self.vectors(rows.texts, middle=middle) if rows.pairs is None else self.pair_features(rows, middle=middle)
-        )
 
     def pair_features(self, rows: TextRows, *, middle: bool = False) -> np.ndarray:
         """Return (N, 4 D + 1) float32: u, v, |u - v|, u * v and the cosine, of the texts' unit vectors u and v."""
@@ -178,16 +167,9 @@ class FrozenEncoder:
             [u_ND, v_ND, np.abs(u_ND - v_ND), product_ND, product_ND.sum(axis=1, keepdims=True)], axis=1
         )
 
-    def cosines(self, rows: TextRows) -> np.ndarray:
-        """Return (N, 1) float32, the cosine of the vectors of each pair's texts."""
-        u_ND, v_ND = self.unit_vectors(rows)
-        return (u_ND * v_ND).sum(axis=1, keepdims=True)
-
     def unit_vectors(self, rows: TextRows, *, middle: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean vectors of the first and the second texts of pairs, (N, D) each, scaled to length 1."""
-        firsts, seconds = _both_texts(rows)
-        both_ND = self.vectors((*firsts, *seconds), middle=middle)
-        both_ND = both_ND / np.maximum(np.linalg.norm(both_ND, axis=1, keepdims=True), 1e-12)
+        both_ND = _unit(self.vectors((*rows.texts, *(rows.pairs or ())), middle=middle))
         return both_ND[: len(rows)], both_ND[len(rows) :]
 
     def affordable_rows(self, rows: TextRows) -> int:
@@ -217,7 +199,6 @@ class FrozenEncoder:
                 use_own_attention(model)
                 if self._in_bf16 and has_fast_bf16(device):
                     use_fused_layers(model)
-            self._width = int(model.config.encoder_config.hidden_size)
             self._loaded = model, tokenizer, device
         return self._loaded
 
@@ -255,7 +236,6 @@ class FrozenEncoder:
         return made
 
     def tokens(self, texts: Sequence[str]) -> Features:
-        """Return the tokens of texts."""
         ids = tuple(str(number) for number in range(len(texts)))
         rows = TextRows(ids, tuple(texts), None, None, "texts")
         return encode_rows(rows, self._load()[1], max_length=self.max_length)
@@ -266,7 +246,9 @@ class FrozenEncoder:
     ) -> Iterator[tuple[np.ndarray, tuple[torch.Tensor, ...], torch.Tensor]]:
         """Encode rows of similar length together; yield which they are, each layer's (B, T, D) states and the mask."""
         model, tokenizer, device = self._load()
-        with kept_memory(), frozen_weights(model), self._precision(device):
+        is_bf16 = self._in_bf16 and has_fast_bf16(device)
+        precision = torch.autocast(device.type, torch.bfloat16) if is_bf16 else contextlib.nullcontext()
+        with kept_memory(), frozen_weights(model), precision:
             for batch_places in budget_order(features.lengths[rows], default_batch_tokens(device)):
                 batch = pad_batch(features, rows[batch_places], pad_token_id=tokenizer.pad_token_id)
                 inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
@@ -274,19 +256,9 @@ class FrozenEncoder:
                 hidden = (*encoded.hidden_states[:-1], encoded.last_hidden_state)
                 yield rows[batch_places], hidden, inputs["attention_mask"].bool()
 
-    def _precision(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-        is_bf16 = self._in_bf16 and has_fast_bf16(device)
-        return torch.autocast(device.type, torch.bfloat16) if is_bf16 else contextlib.nullcontext()
-
 
 def _middle(hidden: Sequence[torch.Tensor]) -> int:
     return (len(hidden) - 1) // 2
-
-
-def _both_texts(rows: TextRows) -> tuple[Sequence[str], Sequence[str]]:
-    if rows.pairs is None:
-        raise ValueError("rows are single texts; expected pairs")
-    return rows.texts, rows.pairs
 
 
 class OnFrozenEncoder(Baseline):
@@ -333,7 +305,7 @@ class OnFrozenEncoder(Baseline):
 
 
 class FrozenLinear(OnFrozenEncoder):
-    """Logistic or ridge regression on standardised mean vectors; for pairs on `FrozenEncoder.pair_features`.
+    """Logistic or ridge regression on standardised mean vectors of single texts, or `pair_features` of pairs.
 
     Of many classes on vectors with a root mean square of 1, not standardised.
     """
@@ -342,7 +314,11 @@ class FrozenLinear(OnFrozenEncoder):
     middle: ClassVar[bool] = False  # whether the vectors are those of the middle layer
 
     def _features(self, rows: TextRows) -> np.ndarray:
-        features_ND = self.frozen.features(rows, middle=self.middle).astype(np.float64)
+        features_ND = (
+            self.frozen.pair_features(rows, middle=self.middle)
+            if self.is_pair
+            else self.frozen.vectors(rows.texts, middle=self.middle)
+        ).astype(np.float64)
         assert self.label_space is not None  # fitted or loaded
         is_many = has_many_classes(self.label_space, is_pair=self.is_pair)
         return _unit(features_ND) * np.sqrt(features_ND.shape[1]) if is_many else features_ND
@@ -366,7 +342,8 @@ class Cosine(OnFrozenEncoder):
     strengths = (0.1, 1.0, 10.0, 100.0)
 
     def _features(self, rows: TextRows) -> np.ndarray:
-        return self.frozen.cosines(rows).astype(np.float64)
+        u_ND, v_ND = self.frozen.unit_vectors(rows)
+        return (u_ND * v_ND).sum(axis=1, keepdims=True).astype(np.float64)
 
     def _num_features(self) -> int:
         return 1

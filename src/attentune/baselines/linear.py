@@ -49,16 +49,20 @@ class Baseline(ABC):
         """Fit the labels of rows, weighted by `rows.weights` if they have weights; choose the penalty if None."""
         if rows.labels is None or len(rows) == 0:
             raise DataError(f"{rows.source}: got no labelled rows, expected at least one to fit {self.name} on.")
-        if rows.pairs is None and self.compares_pairs:
-            raise ConfigError(
-                f"baseline: {self.name} compares the two texts of a pair, but the rows are single texts; expected"
-                " frozen-linear, tfidf-linear or majority."
-            )
-        if self.reads_columns and not rows.extra:
-            raise ConfigError(f"baseline: {self.name} reads columns beside the text. Name some with --extra_columns.")
+        if (reason := self.misfit(is_pair=rows.pairs is not None, has_columns=bool(rows.extra))) is not None:
+            raise ConfigError(f"baseline: {self.name} {reason}; expected frozen-linear, tfidf-linear or majority.")
         self.label_space, self.is_pair, self.penalty = label_space, rows.pairs is not None, penalty
         self.linear, self.notes = self._fit(rows, rows.labels, label_space)
         return self
+
+    @classmethod
+    def misfit(cls, *, is_pair: bool, has_columns: bool) -> str | None:
+        """Return why the baseline does not fit such rows; None if it does."""
+        if cls.compares_pairs and not is_pair:
+            return "needs pairs of texts, but the rows are single texts"
+        if cls.reads_columns and not has_columns:
+            return "needs columns beside the text (--extra_columns), but the rows have none"
+        return None
 
     def _fit(self, rows: TextRows, labels: np.ndarray, space: LabelSpace) -> tuple[LinearModel, tuple[str, ...]]:
         notes: tuple[str, ...] = ()

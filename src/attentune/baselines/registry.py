@@ -21,7 +21,6 @@ from attentune.baselines.frozen import (
 )
 from attentune.baselines.linear import BASELINE_FILE, WEIGHTS_FILE, Baseline, LinearModel
 from attentune.config import ModelConfig
-from attentune.config.parse import did_you_mean
 from attentune.config.schema import BASELINE_NAMES
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
 from attentune.errors import CheckpointError, ConfigError
@@ -172,7 +171,6 @@ class ColumnsLinear(TfidfLinear):
         return super()._num_features() + 3 * len(self._scales) + categories
 
     def infrequent(self, rows: TextRows) -> dict[str, str]:
-        """Return, for each column with a category that has no indicator of its own, the first such one."""
         cells = {name: (set(values), rows.extra.get(name, ())) for name, values in self._categories.items()}
         found = {name: next((c for c in cells if c and c not in known), None) for name, (known, cells) in cells.items()}
         return {name: value for name, value in found.items() if value is not None}
@@ -238,8 +236,6 @@ BASELINES: dict[str, type[Baseline]] = {
     kind.name: kind
     for kind in (Majority, TfidfLinear, ColumnsLinear, FrozenLinear, FrozenMiddle, Cosine, TokenAlignment)
 }
-OF_PAIRS = tuple(name for name, kind in BASELINES.items() if kind.compares_pairs)
-OF_COLUMNS = tuple(name for name, kind in BASELINES.items() if kind.reads_columns)
 
 
 def baselines_for(data: TaskData) -> tuple[str, ...]:
@@ -249,39 +245,30 @@ def baselines_for(data: TaskData) -> tuple[str, ...]:
 
 def misfit(name: str, data: TaskData) -> str | None:
     """Return why a baseline does not fit the rows of a task; None if it does."""
-    if name in OF_PAIRS and not data.is_pair:
-        return "needs pairs of texts, but the rows are single texts"
-    if name in OF_COLUMNS and not data.has_columns:
-        return "needs columns beside the text (--extra_columns), but the rows have none"
-    return None
+    return BASELINES[name].misfit(is_pair=data.is_pair, has_columns=data.has_columns)
 
 
 def make_baseline(
     name: str, *, encoder: ModelConfig, max_length: int, seed: int, frozen: FrozenEncoder | None = None
 ) -> Baseline:
     """Make a baseline that is not fitted yet."""
-    if name not in BASELINES:
-        raise ConfigError(
-            f"baseline: got {name!r}, expected one of {', '.join(BASELINES)}.{did_you_mean(name, tuple(BASELINES))}"
-        )
     kind = BASELINES[name]
     if issubclass(kind, OnFrozenEncoder):
         return kind(frozen or FrozenEncoder(encoder, max_length), seed=seed)
     return kind(seed=seed)
 
 
-def load_baseline(folder: str | Path) -> Baseline:
-    """Load a saved baseline of any kind."""
+def load_run(folder: Path) -> "BaselinePredictor":
+    """Load the run folder of a baseline of any kind."""
     try:
-        content = read_json(Path(folder) / BASELINE_FILE)
+        content = read_json(folder / BASELINE_FILE)
         if content["name"] not in BASELINES:
             raise ValueError(f"holds the baseline {content['name']!r}, expected one of {', '.join(BASELINES)}")
-        arrays, space = load_file(Path(folder) / WEIGHTS_FILE), read_label_space(content["label_space"])
+        arrays, space = load_file(folder / WEIGHTS_FILE), read_label_space(content["label_space"])
         baseline = BASELINES[content["name"]]._restored(arrays, content["settings"])
         baseline.label_space, baseline.is_pair = space, bool(content["is_pair"])
         baseline.notes, baseline.linear = tuple(map(str, content["notes"])), LinearModel.from_arrays(arrays)
         baseline.linear.check(space, baseline._num_features())
-        return baseline
     except CheckpointError:
         raise
     except Exception as error:  # safetensors, JSON and NumPy each have their own
@@ -289,6 +276,7 @@ def load_baseline(folder: str | Path) -> Baseline:
             f"{folder}: no baseline could be loaded: {type(error).__name__}: {str(error)[:300]}. Expected"
             f" {BASELINE_FILE} and {WEIGHTS_FILE} of a trained baseline; train it again, or use another copy."
         ) from error
+    return BaselinePredictor(folder, saved_config(folder), space, baseline)
 
 
 @dataclass(frozen=True)
@@ -299,16 +287,13 @@ class BaselinePredictor(Predictor):
 
     @property
     def kind(self) -> str:
-        """The name of the baseline."""
         return f"{self.baseline.name} baseline"
 
     @property
     def is_pair(self) -> bool:
-        """Whether the baseline was fitted to pairs of texts."""
         return self.baseline.is_pair
 
     def evaluator(self, data: TaskData, *, precision: str | None = None) -> Evaluator:
-        """Make an evaluator of these rows."""
         data = self.as_read(data)
         return BaselineEvaluator(
             splits=data.splits,
@@ -320,7 +305,6 @@ class BaselinePredictor(Predictor):
         )
 
     def single_model(self, purpose: str) -> ModelPredictor:
-        """Refuse: a baseline is no fine-tuned encoder."""
         raise ConfigError(
             f"{purpose}: got {self.folder}, a {self.kind}, expected the run folder of a fine-tuned encoder. Train one:"
             " attentune train --preset bert --output_dir DIR"
@@ -335,21 +319,12 @@ class BaselineEvaluator(Evaluator):
     read: TextsRead  # counts the rows
 
     def cut_lengths(self, split: str) -> np.ndarray:
-        """Return (N,) the maximum length of a frozen encoder for longer rows, else 0."""
         return self.baseline.cut_lengths(self.splits[split])
 
     def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
-        """Predict a split at once."""
         logits_NC = self.baseline.logits(self.splits[split])
         self.read.add(self.cut_lengths(split))
         self.read.infrequent |= self.baseline.infrequent(self.splits[split])
         if progress is not None:
             progress(len(logits_NC))
         return logits_NC
-
-
-def load_run(folder: Path) -> BaselinePredictor:
-    """Load the run folder of a baseline."""
-    baseline = load_baseline(folder)
-    assert baseline.label_space is not None  # loaded baselines are fitted
-    return BaselinePredictor(folder, saved_config(folder), baseline.label_space, baseline)
