@@ -23,9 +23,9 @@ from attentune.baselines.linear import BASELINE_FILE, WEIGHTS_FILE, Baseline, Li
 from attentune.config import ModelConfig
 from attentune.config.schema import BASELINE_NAMES
 from attentune.data.dataset import LabelSpace, TaskData, TextRows
-from attentune.errors import CheckpointError, ConfigError
+from attentune.errors import CheckpointError
 from attentune.inference.ensemble import read_label_space
-from attentune.inference.predictor import ModelPredictor, Predictor, TextsRead, saved_config
+from attentune.inference.predictor import Predictor, TextsRead, saved_config
 from attentune.inference.scoring import Evaluator
 from attentune.io.files import read_json
 
@@ -302,12 +302,6 @@ class BaselinePredictor(Predictor):
             rejection=self.rejection,
             baseline=self.baseline,
             read=self.read,
-        )
-
-    def single_model(self, purpose: str) -> ModelPredictor:
-        raise ConfigError(
-            f"{purpose}: got {self.folder}, a {self.kind}, expected the run folder of a fine-tuned encoder. Train one:"
-            " attentune train --preset bert --output_dir DIR"
         )
 
 

@@ -276,7 +276,7 @@ class WordExplainer(BaseExplainer):
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[Callable[[], int]]:
-        runs = self.saved.num_runs if isinstance(self.saved, EnsemblePredictor) else 1
+        runs = len(self.saved.folders) if isinstance(self.saved, EnsemblePredictor) else 1
         yield lambda: self._predicted * runs
 
 

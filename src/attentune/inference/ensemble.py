@@ -7,7 +7,7 @@ member, relative to its own folder, so that an ensemble can be moved or copied a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from attentune.data.dataset import TASK_TYPES, LabelSpace, TaskData
-from attentune.errors import CheckpointError, ConfigError
+from attentune.errors import CheckpointError
 from attentune.inference.fusion import Fusion, mean_logits
-from attentune.inference.predictor import ModelPredictor, Predictor, saved_config
+from attentune.inference.predictor import Predictor, saved_config
 from attentune.inference.scoring import Evaluator
 from attentune.io.files import read_json, write_text
 from attentune.metrics.rejection import energy
@@ -44,37 +44,18 @@ def save_ensemble(
     label_space: LabelSpace,
     is_pair: bool,
 ) -> None:
-    """Write `ensemble.json`, which makes a folder the run folder of an ensemble."""
-    home = Path(folder)
-    missing = [name for name in fusion.members if not members.get(name)]
-    if missing:
-        raise ValueError(f"members: got {', '.join(members) or 'none'}, expected also {', '.join(missing)}")
-    if fusion.task_type != label_space.task_type:
-        raise ValueError(f"fusion: got one of {fusion.task_type} logits, expected {label_space.task_type}")
-    listed = [
-        {"name": name, "folders": [_inside(home, Path(place)) for place in members[name]]} for name in fusion.members
-    ]
+    """Write `ensemble.json`, which makes a folder the run folder of an ensemble of members inside it."""
+    home = Path(folder).absolute()
     content = {
-        "members": listed,
+        "members": [
+            {"name": name, "folders": [(home / run).relative_to(home).as_posix() for run in members[name]]}
+            for name in fusion.members
+        ],
         "fusion": dataclasses.asdict(fusion),
         "label_space": dataclasses.asdict(label_space),
         "is_pair": bool(is_pair),
     }
     write_text(home / ENSEMBLE_FILE, to_json(content))
-
-
-def _inside(home: Path, place: Path) -> str:
-    """Return the path of a member's folder relative to the ensemble's."""
-    whole = place if place.is_absolute() else home / place
-    try:
-        relative = whole.absolute().relative_to(home.absolute()).as_posix()
-    except ValueError:
-        raise CheckpointError(
-            f"{place}: lies outside {home}, expected the members of an ensemble inside its folder; copy it there."
-        ) from None
-    if not whole.is_dir():
-        raise CheckpointError(f"{whole}: there is no such folder, expected that of a member of the ensemble.")
-    return relative
 
 
 class _LoadedMembers:
@@ -114,25 +95,16 @@ class EnsemblePredictor(Predictor):
 
     @property
     def kind(self) -> str:
-        """The number of members in words."""
         return f"ensemble of {len(self.members)}"
 
     @property
     def is_pair(self) -> bool:
-        """Whether the members were trained on pairs of texts."""
         return self.pairs
 
     @property
-    def num_runs(self) -> int:
-        """The number of runs of all members."""
-        return sum(len(member.folders) for member in self.members)
-
-    def weighted_runs(self) -> Iterator[tuple[float, Predictor]]:
-        """Load one run after the other, with its share of the fusion's weights; runs of a bag have equal shares."""
-        weights = self.fusion.member_weights()
-        for member in self.members:
-            for folder in member.folders:
-                yield weights[member.name] / len(member.folders), self.loaded.load(folder)
+    def folders(self) -> list[str]:
+        """The run folders of all members."""
+        return [folder for member in self.members for folder in member.folders]
 
     def evaluator(self, data: TaskData, *, precision: str | None = None) -> EnsembleEvaluator:
         """Make an evaluator of these rows; the precision applies to all members that are models."""
@@ -144,15 +116,6 @@ class EnsemblePredictor(Predictor):
             rejection=self.rejection,
             ensemble=self,
             precision=precision,
-        )
-
-    def single_model(self, purpose: str) -> ModelPredictor:
-        """Refuse: an ensemble is several models."""
-        example = next((name for member in self.members for name in member.folders), "")
-        raise ConfigError(
-            f"{purpose}: got {self.folder}, an {self.kind}, expected the run folder of one"
-            " model. Train one that learns from the ensemble (attentune auto --deliver single), or name the folder of"
-            f" a member: {self.folder / example}"
         )
 
 
@@ -171,7 +134,7 @@ class EnsembleEvaluator(Evaluator):
     def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
         """Predict with each run and combine the logits; `progress` counts a row once all runs have predicted it."""
         rows, task_type = self.splits[split], self.label_space.task_type
-        shared = _SharedProgress(progress, self.ensemble.num_runs)
+        shared = _SharedProgress(progress, len(self.ensemble.folders))
         by_member, energies, cut = {}, [], super().cut_lengths(split)
         for member in self.ensemble.members:
             bag = []
@@ -223,8 +186,7 @@ def load_run(folder: Path) -> EnsemblePredictor:
         reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
         raise CheckpointError(f"{file}: does not describe an ensemble: {reason}. Use another copy.") from error
     folders = [name for member in members for name in member.folders]
-    missing = [name for name in folders if not (folder / name).is_dir()]
-    if missing:
+    if missing := [name for name in folders if not (folder / name).is_dir()]:
         raise CheckpointError(
             f"{folder}: the ensemble's member {missing[0]} is missing; use a whole copy of the folder."
         )

@@ -89,7 +89,7 @@ class SplitEvaluation:
 
 
 def evaluate_split(
-    split: str, rows: TextRows, logits_NC: np.ndarray, label_space: LabelSpace, metrics: Sequence[str], *, seed: int = 0
+    split: str, rows: TextRows, logits_NC: np.ndarray, label_space: LabelSpace, metrics: Sequence[str]
 ) -> SplitEvaluation:
     """Evaluate the logits of labelled rows."""
     if rows.labels is None or not len(rows):
@@ -97,12 +97,11 @@ def evaluate_split(
     labels, predictions = np.asarray(rows.labels), predictions_of(logits_NC, label_space)
     scored = []
     for name in metrics:
-        generator = numpy_generator("evaluate", seed)  # the same resamples for all metrics
         value, low, high = score_interval(
             METRICS[name],
             labels,
             predictions,
-            generator=generator,
+            generator=numpy_generator("evaluate", 0),  # the same resamples for all metrics
             resamples=_RESAMPLES if len(rows) <= _MANY_ROWS else _FEWER_RESAMPLES,
         )
         scored.append(ScoredMetric(name, value, low, high))

@@ -44,11 +44,9 @@ class Fusion:
 
     @classmethod
     def weighted(cls, kind: str, weights: Mapping[str, float], task_type: str) -> Fusion:
-        """Make a weighted mean; weights are divided by their sum, and members without weight are left out."""
+        """Make a weighted mean; weights, of which some are positive, are divided by their sum, zeros left out."""
         kept = {name: float(weight) for name, weight in weights.items() if weight != 0}
         total = sum(kept.values())
-        if not total > 0:
-            raise ValueError(f"the weights of a fusion: got {dict(weights)}, expected positive ones")
         return cls(kind, tuple(kept), task_type, tuple(weight / total for weight in kept.values()))
 
     @classmethod

@@ -53,22 +53,17 @@ def prediction_columns(
     if rows.labels is not None:
         first = next(iter(kinds))
         kinds = {(label := first.replace("prediction", "label")): kinds[first], **kinds}
-        columns[label] = _values(rows.labels, space)
-    columns |= prediction_values(space, logits_NC) | dict(further) | dict(kept or {})
+        columns[label] = label_values(rows.labels, space)
+    shares_NC = probabilities_of(logits_NC, space) if space.names else logits_NC
+    values = (label_values(predictions_of(logits_NC, space), space), *shares_NC.T[: len(space.names)])
+    columns |= dict(zip(prediction_kinds(space), values, strict=True)) | dict(further) | dict(kept or {})
     return columns, {**dict.fromkeys(columns, "text"), **kinds, **{name: FURTHER_KINDS[name] for name in further}}
 
 
-def prediction_values(space: LabelSpace, logits_NC: np.ndarray) -> dict[str, Any]:
-    """Return the values of the columns of `prediction_kinds`."""
-    values = _values(predictions_of(logits_NC, space), space)
-    shares_NC = probabilities_of(logits_NC, space) if space.names else logits_NC
-    columns = (values, *(shares_NC[:, place] for place in range(len(space.names))))
-    return dict(zip(prediction_kinds(space), columns, strict=True))
-
-
-def _values(labels: np.ndarray, space: LabelSpace) -> Any:
+def label_values(labels: np.ndarray, space: LabelSpace) -> list[Any]:
+    """Return labels or predictions as names, lists of names, or scores."""
     if space.task_type == "regression":
-        return labels.astype(np.float64)
+        return labels.astype(np.float64).tolist()
     return [space.names_of(one) if space.is_multilabel else space.names[int(one)] for one in labels]
 
 

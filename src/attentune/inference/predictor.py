@@ -26,6 +26,7 @@ from attentune.data.tables import Table, columns_of, find_columns, quote
 from attentune.data.tokenization import encode_rows
 from attentune.data.unlabelled import RowChunks, known_columns, unlabelled_chunks
 from attentune.errors import CheckpointError, ConfigError, DataError
+from attentune.inference.predictions import label_values
 from attentune.inference.scoring import Evaluator, ModelEvaluator, make_accelerator
 from attentune.metrics.metrics import predictions_of, probabilities_of
 from attentune.metrics.rejection import IN_SCOPE_SCORE, REJECTED, Rejection
@@ -105,31 +106,19 @@ class Predictor(ABC):
 
     @abstractmethod
     def evaluator(self, data: TaskData, *, precision: str | None = None) -> Evaluator:
-        """Make an evaluator of these rows.
+        """Make an evaluator of rows; in fp32, the default, a text has the same answer alone and in any batch."""
 
-        Args:
-            data: the rows; pairs or single texts, as in training.
-            precision: fp32 (default), in which a text has the same answer alone and in any batch; auto, bf16 or fp16.
-
-        Raises:
-            ConfigError: for an invalid setting.
-            DataError: for pairs given to a run of single texts, or the reverse.
-        """
-
-    @abstractmethod
     def single_model(self, purpose: str) -> ModelPredictor:
-        """Return this run if it is one model; others have no encoder to look into, convert or change.
-
-        Args:
-            purpose: what needs the model, for the message: "attentune export".
-
-        Raises:
-            ConfigError: the run is a baseline or an ensemble; the message says what to do instead.
-        """
+        """Return this run if it is one model; others have no encoder to look into, convert or change."""
+        if isinstance(self, ModelPredictor):
+            return self
+        raise ConfigError(
+            f"{purpose}: got {self.folder} ({self.kind}), expected the run folder of one fine-tuned encoder. Train one:"
+            " attentune train --preset bert, or attentune auto --deliver single"
+        )
 
     @functools.cached_property
     def read(self) -> TextsRead:
-        """What was read so far."""
         return TextsRead()
 
     @functools.cached_property
@@ -256,7 +245,6 @@ class ModelPredictor(Predictor):
         return load_attribution_head(self.folder, self.model)
 
     def evaluator(self, data: TaskData, *, precision: str | None = None) -> ModelEvaluator:
-        """Make an evaluator of these rows."""
         data, config = self.as_read(data), self.model.config
         lengths = {"max_length": config.max_seq_length, "bi_encoder": config.is_bi_encoder}
         accelerator = self.accelerator(precision)
@@ -304,17 +292,11 @@ class ModelPredictor(Predictor):
 
     @property
     def kind(self) -> str:
-        """The model type of the encoder."""
         return str(self.model.encoder.config.model_type)
 
     @property
     def is_pair(self) -> bool:
-        """Whether the model was trained on pairs of texts."""
         return bool(self.model.config.is_pair)
-
-    def single_model(self, purpose: str) -> ModelPredictor:
-        """Return this run, which is one model."""
-        return self
 
 
 def saved_config(folder: Path) -> Config:
@@ -330,9 +312,10 @@ def _names_data(config: DataConfig) -> bool:
 
 
 def _merged(saved: DataConfig, given: DataConfig) -> DataConfig:
-    """The settings of the run, overridden by the given ones that differ from the defaults."""
-    changed = {field.name: getattr(given, field.name) for field in fields(DataConfig)}
-    return replace(saved, **{name: value for name, value in changed.items() if value != getattr(DataConfig(), name)})
+    """Return the settings of the run, overridden by the given ones that differ from the defaults."""
+    names = [field.name for field in fields(DataConfig)]
+    defaults = DataConfig()
+    return replace(saved, **{n: getattr(given, n) for n in names if getattr(given, n) != getattr(defaults, n)})
 
 
 def evaluate(
@@ -499,25 +482,16 @@ def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] |
 
 def predictions_of_input(evaluator: Evaluator) -> list[dict[str, Any]]:
     """Predict the split "input" of an evaluator; return for each row what `predict` does."""
-    answers = prediction_dicts(evaluator.predict("input"), evaluator.label_space)
+    logits_NC, space = evaluator.predict("input"), evaluator.label_space
+    answers: list[dict[str, Any]] = [
+        {"prediction": one} for one in label_values(predictions_of(logits_NC, space), space)
+    ]
+    if space.names:
+        for answer, shares in zip(answers, probabilities_of(logits_NC, space).tolist(), strict=True):
+            answer["probabilities"] = dict(zip(space.names, shares, strict=True))
     for name, values in evaluator.rejection_columns("input").items():
         for answer, value in zip(answers, values, strict=True):
             answer[name] = value
     for row in np.flatnonzero(evaluator.cut_lengths("input")).tolist():
         answers[row]["truncated"] = True
     return answers
-
-
-def prediction_dicts(logits_NC: np.ndarray, space: LabelSpace) -> list[dict[str, Any]]:
-    """Return for each row its prediction and probabilities, as `predict` does."""
-    names = space.names
-    predictions = predictions_of(logits_NC, space)
-    if space.task_type == "regression":
-        return [{"prediction": float(value)} for value in predictions]
-    return [
-        {
-            "prediction": space.names_of(label) if space.is_multilabel else names[int(label)],
-            "probabilities": dict(zip(names, map(float, shares), strict=True)),
-        }
-        for label, shares in zip(predictions, probabilities_of(logits_NC, space), strict=True)
-    ]

@@ -113,7 +113,6 @@ class ModelEvaluator(Evaluator):
         return self.features[split].cut_lengths(config.max_seq_length)
 
     def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
-        """Run the model over a split."""
         needs_vectors = self.rejection is not None and self.rejection.means is not None
         encoded = self.encoded.get(split)
         scored = self._run(split, encoded=encoded, with_vectors=self.keep_vectors or needs_vectors, progress=progress)
@@ -284,7 +283,7 @@ def score_rows(
         batches = budget_order(padded_lengths, batch_tokens or default_batch_tokens(accelerator.device))
     else:
         batches = sorted_order(padded_lengths, batch_size)
-    inner = _inner(model, accelerator)
+    inner: Any = accelerator.unwrap_model(model) if accelerator.num_processes > 1 else model
     collected = _OutputCollector(lengths, inner.config, with_details=with_details)
     # One autocast around all batches casts the weights only once.
     precision = _own_forward(model) if in_float32 else accelerator.autocast()
@@ -373,8 +372,3 @@ def summed_over_processes(values: np.ndarray, accelerator: Accelerator) -> np.nd
         return values
     total = accelerator.reduce(torch.from_numpy(values).to(accelerator.device), reduction="sum")
     return total.cpu().numpy()
-
-
-def _inner(model: Any, accelerator: Accelerator) -> Any:
-    """Unwrap a model that Accelerate has wrapped for several processes."""
-    return accelerator.unwrap_model(model) if accelerator.num_processes > 1 else model

@@ -165,11 +165,9 @@ def check_same_parts(folder: str, request: Mapping[str, Any], *, record: bool = 
             stream.write(to_json(request).encode())
         return
     try:
-        before = parse_json(content.decode())
-    except ValueError as error:
+        before = dict(parse_json(content.decode()))
+    except (ValueError, TypeError) as error:
         raise CheckpointError(f"{place}: is not the record of parts ({error}). Name another --output_dir.") from error
-    if not isinstance(before, dict):
-        raise CheckpointError(f"{place}: is not the record of parts, expected an object. Name another --output_dir.")
     differing = [name for name in dict.fromkeys((*now, *before)) if before.get(name) != now.get(name)]
     if differing:
         raise CheckpointError(
@@ -182,7 +180,7 @@ def run_fingerprint(saved: Predictor) -> str:
     """Return a SHA-256 of the weights and settings of a run, and of the members of an ensemble."""
     folders = [saved.folder]
     if isinstance(saved, EnsemblePredictor):
-        folders += [saved.folder / name for member in saved.members for name in member.folders]
+        folders += [saved.folder / name for name in saved.folders]
     digest = hashlib.sha256()
     for folder in folders:
         for file in sorted(Path(folder).iterdir()):

@@ -293,7 +293,7 @@ def _stoppable(saved: Predictor, stop: threading.Event) -> Iterator[None]:
     check()
     runs: list[Predictor] = [saved]
     if isinstance(saved, EnsemblePredictor):
-        runs = [run for _, run in saved.weighted_runs()] if saved.loaded.keeps else []
+        runs = [saved.loaded.load(folder) for folder in saved.folders] if saved.loaded.keeps else []
     handles = [run.model.register_forward_pre_hook(check) for run in runs if isinstance(run, ModelPredictor)]
     baselines = [run.baseline for run in runs if isinstance(run, BaselinePredictor)]
     for baseline in baselines:

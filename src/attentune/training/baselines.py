@@ -128,7 +128,8 @@ def compare_with_baselines(
     space, labels = inputs.data.label_space, np.asarray(inputs.data.splits[split].labels)
     metric, seed, setting = inputs.metric.name, inputs.config.training.seed, inputs.config.training.baselines
     fitting = baselines_for(inputs.data)
-    wanted = fitting if setting == "auto" else tuple(name.strip() for name in setting.split(","))
+    named = () if setting == "none" else tuple(name.strip() for name in setting.split(","))
+    wanted = fitting if setting == "auto" else named
     for name in wanted:
         if (reason := misfit(name, inputs.data)) is not None:
             display.warning(f"the baseline {name} is left out: it {reason}")
