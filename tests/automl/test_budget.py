@@ -228,7 +228,7 @@ def finish(state: MemberState, *numbers: int) -> None:
 
 def begin(state: MemberState, number: int) -> None:
     state.waiting.remove(number)
-    state.running[number] = 0.0
+    state.running.add(number)
 
 
 def adapted(state: MemberState) -> MemberState:

@@ -239,8 +239,8 @@ def train_fold(
     texts = tuple(f"the {('dull', 'lovely')[row % 2]} film number {row}" for row in range(ROWS))
     rows = TextRows(tuple(map(str, range(ROWS))), texts, None, np.arange(ROWS) % 2, "test")
     data = TaskData("test", LabelSpace("classification", ("bad", "good")), ("accuracy",), {"train": rows})
-    settings = {"training.seed": load_config().training.seed, "training.learning_rate": 1e-3}
-    setup = WorkerSetup(data=data, settings=settings, max_length=16, use_cpu=True)
+    base = load_config(overrides={"training.learning_rate": 1e-3, "training.use_cpu": True, "data.max_length": 16})
+    setup = WorkerSetup(data, base)
     monkeypatch.setattr(members, "_SETUP", setup, raising=False)
     save_folds(tmp_path / "folds.safetensors", np.arange(ROWS) // 2 % 3 + 1)
     (tmp_path / "plan.json").touch()
@@ -299,7 +299,8 @@ def test_energies_of_a_baseline_have_the_penalty_of_all_rows(tmp_path, monkeypat
     )
     space = SPACES["classification"]
     data = TaskData("test", space, ("accuracy",), {"train": rows})
-    monkeypatch.setattr(members, "_SETUP", WorkerSetup(data, {}, 16, True, rejects=rejects), raising=False)
+    base = load_config(overrides={"training.reject": 0.05 if rejects else None})
+    monkeypatch.setattr(members, "_SETUP", WorkerSetup(data, base), raising=False)
     save_folds(tmp_path / "folds.safetensors", folds)
     member = Member("tfidf-linear", "baseline", "tfidf-linear")
     config = load_config(overrides={"training.output_dir": str(tmp_path / "run")})

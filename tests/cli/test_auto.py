@@ -89,10 +89,7 @@ def test_the_leaderboard_shows_every_member_and_the_estimate(delivered):
         assert row["low"] <= row["score"] <= row["high"]
         assert re.search(rf"^{row['name']} +{row['score']:.4f}", out, re.MULTILINE)
     assert len(re.findall(r" delivered$", out, re.MULTILINE)) == 1
-    steps = {"starting", "training bert-mean", "waiting", "fusing", "estimating the score", "scoring"}
-    assert result["step_seconds"].keys() >= steps
-    assert all(re.search(rf"^{step} +[0-9.]+$", out, re.MULTILINE) for step in steps)
-    assert sum(result["step_seconds"].values()) == pytest.approx(result["seconds"], abs=1)
+    assert all(f" {step}" in err for step in ("training bert-mean", "fusing", "estimating the score", "scoring"))
     # The scores that explain the choice are those of the table.
     assert set(re.findall(r"accuracy (0\.\d{4})|against (0\.\d{4})\)", result["reason"])) <= {
         pair for row in rows.values() for pair in ((f"{row['score']:.4f}", ""), ("", f"{row['score']:.4f}"))
@@ -394,15 +391,12 @@ def test_a_baseline_without_a_fit_on_all_rows_takes_part(attentune, tiny, tmp_pa
 
 
 @pytest.mark.integration
-def test_where_no_member_was_ready_the_fastest_baseline_is_fitted(attentune, tiny, tmp_path, monkeypatch):
+def test_where_no_member_was_ready_more_time_is_asked_for(attentune, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("attentune.automl.auto._DELIVERY_S", 1e3)  # so that no time is left for training
     flags = ("--time_limit", "10s", "--portfolio", "frozen-linear,tfidf-linear,majority", "--jobs", "1")
-    out, err = attentune.done(*intents(tmp_path, tiny("bert"), *flags, classes=2, rows=300))
-    assert "have another label" not in err
-    assert "No member was ready when the time was up; majority was fitted after that." in err
-    assert re.search(r"^majority .* delivered$", out, re.MULTILINE), out
-    assert not re.search(r"process \d+:", out)
-    assert predict(tmp_path / "best", ["w1x1 f2 f3"])[0]["prediction"].startswith("c")
+    err = attentune.refused(*intents(tmp_path, tiny("bert"), *flags, classes=2, rows=300))
+    assert "no member was trained on all folds" in err
+    assert "--time_limit" in err
 
 
 @pytest.mark.slow

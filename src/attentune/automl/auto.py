@@ -14,7 +14,6 @@ import hashlib
 import json
 import math
 import shutil
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -60,7 +59,7 @@ from attentune.io.files import read_json, storage_errors, write_text
 from attentune.metrics.metrics import choose_metric, predictions_of
 from attentune.models.build import EMBEDDED, load_tokenizer
 from attentune.results import to_json
-from attentune.runs.driver import ComparisonStopped, Driver, Plan, RunTask, execute_run
+from attentune.runs.driver import ComparisonStopped, Driver, Plan, RunTask
 from attentune.runs.progress import as_duration
 from attentune.runs.records import RecordStore, Run, RunRecord
 from attentune.training.prepare import ADAPTATION_UPDATES, check_rejection
@@ -232,12 +231,7 @@ class _Training(AutoWork, Plan):
         if saved is not None:
             self.spent_before_s = float(saved["seconds"])
         self.setup = WorkerSetup(
-            data=replace(self.data, splits={"train": self.rows}),
-            settings=settings_of(self.config),
-            max_length=self.config.data.max_length,
-            use_cpu=self.config.training.use_cpu,
-            unlabeled=self.unlabeled,
-            rejects=self.config.training.reject is not None,
+            data=replace(self.data, splits={"train": self.rows}), base=self.config, unlabeled=self.unlabeled
         )
         slots = worker_slots(self.options.jobs, use_cpu=self.config.training.use_cpu)
         self.executor = LocalExecutor(slots, self.work / "logs", reuse=True, initializer=hold, initargs=(self.setup,))
@@ -274,7 +268,7 @@ class _Training(AutoWork, Plan):
 
     def _probe(self, encoder: str, limit_s: float, executor: LocalExecutor, stop: StopRequest) -> EncoderSpeed:
         """Measure an encoder; examine the rows meanwhile."""
-        self.display.doing("measuring the speed", f"of {Path(encoder).name}")
+        self.display.say(f"measuring the speed of {Path(encoder).name}")
         for _ in range(MAX_KILLS):
             (future,) = executor.submit(probe, [(encoder, str(self.work / "probe"), limit_s)])
             self._examine()
@@ -418,11 +412,7 @@ class _Training(AutoWork, Plan):
             if stopped.at_once:
                 raise KeyboardInterrupt from None
         self._take_in()
-        if not stop.requested and not any(state.is_complete for state in self.states):
-            self._fit_fastest_here()
         for state in self.states:
-            for began in state.running.values():
-                self._count_busy(state, began)
             if state.note or state.is_complete:
                 continue
             if state.has_predictions:
@@ -483,13 +473,13 @@ class _Training(AutoWork, Plan):
         best = max(states, key=self.quality, default=None)
         if best is not None:
             best.waiting.append(best.whole)
-            self.display.doing("training", f"{best.member.name} on all rows")
+            self.display.say(f"training {best.member.name} on all rows")
         return best
 
     def _start(self, state: MemberState) -> Run:
         if not state.is_started:
             needed_s = time_needed(self.schedule.remaining(state), self.workers)
-            self.display.doing("training", state.member.name, then=f"needs {as_duration(needed_s)}, ")
+            self.display.say(f"training {state.member.name}", f"needs {as_duration(needed_s)}, ")
         return state.start()
 
     def _of(self, run: Run) -> tuple[MemberState, int]:
@@ -539,12 +529,8 @@ class _Training(AutoWork, Plan):
         for state in self.states:
             for number in sorted(state.running):
                 if self.store.has(state.run(number)):
-                    self._count_busy(state, state.running.pop(number))
+                    state.running.remove(number)
                     self._ended(state, number, self.store.load(state.run(number)))
-
-    def _count_busy(self, state: MemberState, began: float) -> None:
-        name = state.member.name
-        self.busy_s[name] = self.busy_s.get(name, 0.0) + time.monotonic() - began
 
     def _ended(self, state: MemberState, number: int, record: RunRecord) -> None:
         if not record.is_done:
@@ -627,28 +613,6 @@ class _Training(AutoWork, Plan):
         self._say_notes(
             [f"Encoders are fine-tuned in this order, by the loss of their frozen vectors: {shown}.{equal}"]
         )
-
-    def _fit_fastest_here(self) -> None:
-        """Fit the fastest baseline in this process: time is up and no member is ready, but there has to be a model."""
-        baselines = [state for state in self.states if state.member.is_baseline and not state.note.startswith("failed")]
-        if not baselines:
-            return
-        state = min(baselines, key=self.schedule.seconds)
-        state.note, state.waiting, state.running = "", [], {FIRST: time.monotonic()}
-        hold(self.setup)
-        task = self.task(state.run(FIRST))
-        assert isinstance(task.trainer, MemberTrainer)
-        task = replace(task, trainer=replace(task.trainer, deadline=math.inf))
-        with contextlib.redirect_stdout(sys.stderr):  # results only go to standard output
-            record = execute_run(task, stop=StopRequest())
-        if record is None:
-            return
-        self.store.write(record, self.store.run_folder(record.run))
-        self.store.tidy(record.run, keep=True)
-        self._take_in()
-        note = f"No member was ready when the time was up; {state.member.name} was fitted after that."
-        self.notes.append(note)
-        self.display.warning(note)
 
     # The end.
 

@@ -4,13 +4,14 @@
 Numbers only: neither PyTorch nor scipy is imported.
 """
 
+import bisect
 import itertools
 import math
 import os
 import re
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -106,7 +107,7 @@ class SpeedModel:
 
     def seconds(self, member: Member, plan: BudgetPlan) -> float:
         """Predict the seconds of one fold of a member."""
-        ratio = self._measured(member)
+        ratio = self.correction(member)
         return self._uncorrected(member, plan, self.load) * (1.0 if ratio is None else ratio)
 
     def observe(self, member: Member, plan: BudgetPlan, seconds: float, load: float | None = None) -> None:
@@ -118,10 +119,6 @@ class SpeedModel:
         self.ratios.setdefault(key, []).append(seconds / max(self._uncorrected(member, plan, load), 1e-3))
         self.load += min(1.0, seconds / _SURE_LOAD_S) * (load - self.load)
 
-    def is_corrected(self, member: Member) -> bool:
-        """Whether a finished run has corrected the predictions of this member."""
-        return self._measured(member) is not None
-
     def ending_seconds(self, member: Member, plan: BudgetPlan) -> float:
         """Predict the seconds that a fold of a fine-tuned member takes after its last update, as the probe ran."""
         speed = self.encoders[member.encoder or ""]
@@ -131,8 +128,8 @@ class SpeedModel:
         """Predict the tokens that a fine-tuned member trains on per second, as the probe ran."""
         return self.encoders[member.encoder or ""].train_tokens_per_s / member.cost
 
-    def _measured(self, member: Member) -> float | None:
-        """The member's own ratio if one of its folds is finished, else that of members of its kind and encoder."""
+    def correction(self, member: Member) -> float | None:
+        """Return the member's own ratio if one of its folds is finished, else that of its kind and encoder, if any."""
         own = self.ratios.get((member.name, member.kind, member.encoder))
         if own is not None or member.is_baseline:  # each baseline has a cost of its own
             return None if own is None else statistics.median(own)
@@ -250,19 +247,6 @@ def make_plan(request: PlanRequest) -> BudgetPlan:
     return replace(plan, notes=tuple(_notes(plan, first, request.rows)))
 
 
-def fitting_updates(updates: int, needed_s: Callable[[int], float], seconds: float, *, fewest: int) -> int | None:
-    """Return the largest number of updates <= `updates` that fits the time, or None if even the fewest need more."""
-    if needed_s(updates) <= seconds:
-        return updates
-    low, high = min(fewest, updates), updates
-    if needed_s(low) > seconds:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if needed_s(middle) <= seconds else (low, middle)
-    return low
-
-
 def _notes(plan: BudgetPlan, wanted: BudgetPlan, rows: int) -> Iterator[str]:
     """Yield sentences on what the plan limits."""
     if plan.folds == 1 and rows > HOLDOUT_ROWS:
@@ -352,7 +336,7 @@ class MemberState:
     seed: int  # that of its run 0
     folds: tuple[int, ...]
     waiting: list[int] = field(default_factory=list)  # runs that have not started; 0 first
-    running: dict[int, float] = field(default_factory=dict)  # running ones, with when they began (time.monotonic)
+    running: set[int] = field(default_factory=set)
     records: dict[int, RunRecord] = field(default_factory=dict)  # of finished runs
     updates: int = 0  # the updates of its next folds, if they are fewer than the plan's; else 0
     note: str = ""  # why the member was left out; empty if it was not
@@ -387,11 +371,6 @@ class MemberState:
         return bool(self.running or self.records)
 
     @property
-    def is_ready(self) -> bool:
-        """Whether a worker can take its next run."""
-        return bool(self.waiting) and FIRST not in self.running
-
-    @property
     def seconds(self) -> float:
         return sum(self.records[part].wall_seconds for part in self.done)
 
@@ -401,7 +380,7 @@ class MemberState:
     def start(self) -> Run:
         """Return the next waiting run, which is running from now on."""
         number = self.waiting.pop(0)
-        self.running[number] = time.monotonic()
+        self.running.add(number)
         return self.run(number)
 
     def run_folders(self) -> list[Path]:
@@ -459,26 +438,23 @@ class Schedule:
         With `only_baselines` new fine-tuned members wait.
         """
         begun = [state for state in self.states if state.is_started and not state.note]
-        waiting = [state for state in begun if state.is_ready]
-        if waiting:
-            return waiting[0]
+        ready = [state for state in begun if state.waiting and FIRST not in state.running]
+        if ready:
+            return ready[0]
         others = [part for state in begun for part in self.remaining(state)]
         new = [one for one in self._not_begun() if one.member.is_baseline or not only_baselines]
         new = [one for one in new if self._has_disk_space(one)]
+        to_begin = {*self.preferred} - {str(state.member.encoder) for state in self._fine_tuned()}
         for state in new:
             if time_needed([*others, *self.remaining(state)], workers) <= self._safe(state, left_s):
                 return state
-            share = _SHARES[-1] if state.member.encoder in self._to_begin() and state.member.probed else _FEWEST_SHARE
+            share = _SHARES[-1] if state.member.encoder in to_begin and state.member.probed else _FEWEST_SHARE
             is_due = state.member.adapted or share < _FEWEST_SHARE
             if is_due and self._lower_updates(state, left_s, workers, others, share):
                 return state
         # Asked again later: the prediction may change.
         tries = sorted(((one, 0.0 if one.member.probed else _FEWEST_SHARE) for one in new), key=lambda pair: pair[1])
         return next((one for one, share in tries if self._lower_updates(one, left_s, workers, others, share)), None)
-
-    def _to_begin(self) -> set[str]:
-        """Return the preferred encoders without a fine-tuned member."""
-        return {*self.preferred} - {str(state.member.encoder) for state in self._fine_tuned()}
 
     def last_try(self, left_s: float) -> MemberState | None:
         """Return the cheapest baseline that has not begun, where nothing seems to fit into the time left.
@@ -493,7 +469,7 @@ class Schedule:
 
     def _safe(self, state: MemberState, left_s: float) -> float:
         """Return the part of the time left that predictions of a member may fill."""
-        is_safe = state.member.is_baseline or self.speed.is_corrected(state.member)
+        is_safe = state.member.is_baseline or self.speed.correction(state.member) is not None
         return left_s if is_safe else _UNCORRECTED * left_s
 
     def _has_disk_space(self, state: MemberState) -> bool:
@@ -553,8 +529,9 @@ class Schedule:
         has_rivals = bool(self._fine_tuned()) or len(self.preferred) > 1
         share = _EARLIEST_SHARE if state.done else share  # folds that are finished would be lost
         fewest = math.ceil(share * self.plan.updates) if has_rivals and share else FEWEST_UPDATES
-        updates = fitting_updates(planned, needed_s, _FILLED * self._safe(state, left_s), fewest=fewest)
-        if updates is None or updates >= planned:
+        counts = range(min(fewest, planned), planned + 1)
+        fitting = bisect.bisect_right(counts, _FILLED * self._safe(state, left_s), key=needed_s)
+        if not fitting or counts[fitting - 1] == planned:
             return False
-        state.updates = updates
+        state.updates = counts[fitting - 1]
         return True

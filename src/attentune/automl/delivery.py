@@ -126,7 +126,6 @@ class Delivery:
             estimate=estimate,
             scores=scores,
             seconds=auto.spent_s,
-            step_seconds=auto.step_seconds(),
             stopped=self.stop.requested,
             notes=tuple(notes),
             rejection=rejection,
@@ -152,12 +151,12 @@ class Delivery:
                 return best, estimate, self._leaderboard(best)
         names = tuple(state.member.name for state in states)
         if self.auto.prepared is None or self.auto.prepared[0] != names:
-            self.prepare(states, self.auto.display.doing)
+            self.prepare(states, self.auto.display.say)
         assert self.auto.prepared is not None
         best, estimate = self.auto.prepared[1]
         return best, estimate, self._leaderboard(best)
 
-    def prepare(self, states: Sequence[MemberState], tell: Callable[[str, str], None] = lambda *_: None) -> None:
+    def prepare(self, states: Sequence[MemberState], tell: Callable[[str], None] = lambda _: None) -> None:
         """Fuse these members and estimate the score, so that a stop does not wait for it: in about a second."""
         chosen = self._chosen_within(states, _STOPPED_S / 2, _STOPPED_S, tell)
         self.auto.prepared = tuple(state.member.name for state in states), chosen
@@ -168,15 +167,15 @@ class Delivery:
         states: Sequence[MemberState],
         fuse_s: float,
         estimate_s: float,
-        tell: Callable[[str, str], None] | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> tuple[_Fused, dict[str, Any]]:
         names, auto = f"{len(states)} member{'s' * (len(states) != 1)}", self.auto
-        tell = tell or auto.display.doing
-        tell("fusing", names)
+        tell = tell or auto.display.say
+        tell(f"fusing {names}")
         problem = self._problem(states)
         effort = self._effort(problem, fuse_s, estimate_s)
         best = self._fuse(problem, effort)
-        tell("estimating the score", f"of {names}")
+        tell(f"estimating the score of {names}")
         estimate = estimate_score(problem, effort, groups=auto.groups)
         facts = {
             "metric": auto.metric.name,
@@ -292,7 +291,7 @@ class Delivery:
         why = None
         try:
             if wants_single:
-                self.auto.display.doing("distilling")
+                self.auto.display.say("distilling")
                 return self._write_single(best)
         except OutOfTime:
             why = "No time was left to distil it into one encoder: give more with --time_limit and --resume."
@@ -497,7 +496,7 @@ class Delivery:
         evaluator = predictor.evaluator(replace(auto.data, splits=splits))
         names = tuple(dict.fromkeys((*auto.data.metrics, auto.metric.name)))
         for split, rows in splits.items():
-            auto.display.doing("scoring", f"{len(rows):,} {split} rows")
+            auto.display.say(f"scoring {len(rows):,} {split} rows")
             logits_NC = evaluator.predict(split, check_time)
             text = predictions_csv(rows, logits_NC, predictor.label_space)
             write_text(auto.folder / f"predictions_{split}.csv", text)

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 from attentune.automl.leaderboard import WORK_FOLDER
 from attentune.data.dataset import LabelSpace, TextRows
-from attentune.data.splits import deal_groups, row_groups, stratified_sample
-from attentune.errors import CheckpointError, DataError
+from attentune.data.splits import deal_groups, row_groups, strata_of, stratified_sample
+from attentune.errors import CheckpointError
 from attentune.io.files import read_json, storage_errors
 from attentune.metrics.metrics import probabilities_of
 from attentune.metrics.rejection import energy
@@ -21,10 +21,6 @@ from attentune.stats.estimate import wilson_interval
 PLAN_FILE, OOF_FILE = "plan.json", "oof.safetensors"
 # The predictions of the held-out rows in the run folder of a fold or baseline.
 HELD_OUT_FILE = "heldout.safetensors"
-# Strata of scores.
-_BINS = 10
-
-
 # The share of the most confident predictions on which wrong labels are counted.
 CERTAIN_SHARE = 0.2
 # A share of disagreement is worth a line if the lower bound of its interval is at least this.
@@ -65,28 +61,14 @@ def make_folds(rows: TextRows, label_space: LabelSpace, *, folds: int, seed: int
     The rows of a group (see `data.splits.row_groups`) share a fold. A class with fewer rows than folds is missing from
     some folds.
     """
-    if len(rows) < 2 or folds < 2:
-        raise DataError(
-            f"cross-validation: got {len(rows)} rows and {folds} folds, expected at least 2 of each. Add labelled rows,"
-            " or ask for more folds.",
-            path=rows.source,
-        )
+    assert rows.labels is not None
     group_N = row_groups(rows)
-    strata_NK = _strata(rows.labels, label_space)
-    return deal_groups(strata_NK, group_N, min(folds, int(group_N.max()) + 1), "auto folds", seed)
-
-
-def _strata(labels: np.ndarray | None, label_space: LabelSpace) -> np.ndarray:
-    """Return (N, K) float64, 1 where a row is in a stratum: class, tenth of the scores, label or lack of labels."""
-    if labels is None:
-        raise DataError("cross-validation: got rows without labels, expected labels in every row.")
     if label_space.is_multilabel:
-        return np.column_stack([labels, ~labels.any(axis=1)]).astype(np.float64)
-    if label_space.task_type == "regression":
-        edges = np.unique(np.quantile(labels, np.linspace(0, 1, _BINS + 1)[1:-1]))
-        labels = np.searchsorted(edges, labels, side="left")
-    classes, class_N = np.unique(labels, return_inverse=True)
-    return np.eye(len(classes))[class_N]
+        strata_NK = np.column_stack([rows.labels, ~rows.labels.any(axis=1)]).astype(np.float64)
+    else:
+        strata_N = strata_of(rows.labels)
+        strata_NK = np.eye(int(strata_N.max()) + 1)[strata_N]
+    return deal_groups(strata_NK, group_N, min(folds, int(group_N.max()) + 1), "auto folds", seed)
 
 
 def fold_numbers(rows: TextRows, space: LabelSpace, plan: Any, seed: int) -> np.ndarray:
@@ -104,13 +86,11 @@ def fold_numbers(rows: TextRows, space: LabelSpace, plan: Any, seed: int) -> np.
 
 
 def save_folds(file: Path, folds_N: np.ndarray) -> None:
-    """Write what `fold_numbers` returned."""
     with storage_errors(file):
         save_file({"folds": folds_N.astype(np.int64)}, file)
 
 
 def load_folds(file: Path) -> np.ndarray:
-    """Read what `save_folds` wrote."""
     return _arrays(file)["folds"]
 
 

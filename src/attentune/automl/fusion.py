@@ -302,14 +302,14 @@ def _fit_weights(problem: FusionProblem) -> Fusion:
     if problem.metric.name in ("pearson", "spearmanr") and is_regression:
         # The scale does not matter; with sum 1, noise members would serve to shrink the good ones.
         weights_M, _ = optimize.nnls(scores_NM - scores_NM.mean(axis=0), problem.labels - problem.labels.mean())
-        return _weighted("weights", problem, weights_M)
+        return _weighted(problem, weights_M)
     if is_regression:
         # For weights w = t v with sum(v) = 1, |errors w|^2 + s^2 (t - 1)^2 is least at the v of the least |errors v|^2.
         errors_NM = scores_NM - problem.labels[:, None]
         size = float(np.linalg.norm(errors_NM)) or 1.0
         target = np.append(np.zeros(len(errors_NM)), size)
         weights_M, _ = optimize.nnls(np.vstack([errors_NM, np.full((1, count), size)]), target)
-        return _weighted("weights", problem, weights_M)
+        return _weighted(problem, weights_M)
     truth_MN = np.stack([values.reshape(-1) for values in problem.truth])
     weights_M = np.full(count, 1 / count)
     for _ in range(_EM_STEPS):
@@ -317,14 +317,16 @@ def _fit_weights(problem: FusionProblem) -> Fusion:
         weights_M = weights_M * (truth_MN @ (1 / (weights_M @ truth_MN))) / truth_MN.shape[1]
         if np.abs(weights_M - before_M).max() < 1e-5:
             break
-    return _weighted("weights", problem, weights_M)
+    return _weighted(problem, weights_M)
 
 
-def _weighted(kind: str, problem: FusionProblem, weights_M: np.ndarray) -> Fusion:
+def _weighted(problem: FusionProblem, weights_M: np.ndarray) -> Fusion:
     """Make the fusion of these weights, without negligible ones; of equal weights if all are zero."""
     shares_M = weights_M / weights_M.sum() if weights_M.sum() > 0 else np.full(len(weights_M), 1 / len(weights_M))
     shares_M[shares_M < min(_SMALLEST_WEIGHT, shares_M.max())] = 0.0
-    return Fusion.weighted(kind, dict(zip(problem.logits, shares_M.tolist(), strict=True)), problem.space.task_type)
+    return Fusion.weighted(
+        "weights", dict(zip(problem.logits, shares_M.tolist(), strict=True)), problem.space.task_type
+    )
 
 
 def _fit_linear(problem: FusionProblem) -> Fusion:
@@ -476,7 +478,7 @@ def estimate_score(
         relate to new data: Bates, Hastie and Tibshirani, JASA 119, 2024.
     """
     labels, metric, seed, count = problem.labels, problem.metric, problem.seed, len(problem.labels)
-    has_groups, groups = groups is not None, np.arange(count) if groups is None else groups
+    groups = np.arange(count) if groups is None else groups
     predictions, scores = np.zeros_like(labels), []
     part_N = _parts(problem.folds, groups, seed, effort.parts)
     if len(np.unique(problem.folds)) < 2:
@@ -502,7 +504,7 @@ def estimate_score(
         labels,
         predictions,
         generator=numpy_generator("auto estimate", seed),
-        groups=groups if has_groups else None,
+        groups=groups,
         resamples=resamples,
     )
     spread_s = 1.96 * np.std(scores)

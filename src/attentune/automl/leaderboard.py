@@ -1,7 +1,7 @@
 """What `attentune auto` has delivered: the leaderboard, the choice and the estimate. Reading it needs no PyTorch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,7 +44,6 @@ class AutoResult:
     estimate: dict[str, Any]  # the expected score on new rows, with its interval and how it was computed
     scores: Mapping[str, Mapping[str, float | None]]  # the scores of validation and test rows, which chose no member
     seconds: float  # the time spent, over all calls
-    step_seconds: dict[str, float] = field(default_factory=dict)  # what the seconds of this call went to
     stopped: bool = False  # whether a stop was requested (Ctrl-C) before the time was up
     notes: tuple[str, ...] = ()  # sentences on the rows and on what was limited
     rejection: str | None = None  # which texts are rejected, as of no class

@@ -48,11 +48,8 @@ class WorkerSetup:
     """What a worker process holds from its start."""
 
     data: TaskData  # the rows to train on and to predict, as the split "train"
-    settings: dict[str, Any]  # overrides of all members' presets, by dotted name
-    max_length: int  # the maximum number of tokens of a text
-    use_cpu: bool  # not to use an accelerator
+    base: Config  # of the whole command
     unlabeled: TextRows | None = None  # further texts to adapt encoders to
-    rejects: bool = False  # whether texts of no class are rejected, which needs energies of baselines
 
     @property
     def rows(self) -> TextRows:
@@ -62,11 +59,11 @@ class WorkerSetup:
         """Return the configuration of a run: the preset, the member's settings, the user's, and those of every run."""
         overrides = {
             **member.settings,
-            **self.settings,
+            **settings_of(self.base),
             **({} if member.encoder is None else {"model.name_or_path": member.encoder}),
-            "data.max_length": self.max_length,
+            "data.max_length": self.base.data.max_length,
             "training.eval_strategy": "no",
-            "training.use_cpu": self.use_cpu,
+            "training.use_cpu": self.base.training.use_cpu,
             **{f"training.{name}": value for name, value in training.items()},
         }
         return load_config(overrides=overrides, preset=preset)
@@ -198,7 +195,7 @@ class MemberTrainer:
             baseline = make_baseline(
                 self.member.method,
                 encoder=ModelConfig() if frozen is None else config.model,
-                max_length=_SETUP.max_length,
+                max_length=_SETUP.base.data.max_length,
                 seed=config.training.seed,
                 frozen=frozen,
             )
@@ -221,7 +218,7 @@ class MemberTrainer:
         _save_held_out(folder, logits_MC := np.concatenate(parts), held)
         with contextlib.suppress(Interrupted):  # without it, the models of the folds are averaged
             whole = fit(used)
-            if _SETUP.rejects:
+            if _SETUP.base.training.reject is not None:
                 # A fold chooses another penalty and scale than all rows, and so has energies of another size.
                 alike = [
                     fit((folds_N != fold) & used, whole.penalty).logits(_SETUP.rows.take(rows))
@@ -273,15 +270,14 @@ def _save_held_out(folder: Path, logits_MC: np.ndarray, held: np.ndarray, **more
         raise ValueError("its predictions are not finite")
     with storage_errors(folder):
         arrays = {"logits": np.ascontiguousarray(logits_MC, dtype=np.float64), "rows": held.astype(np.int64)}
-        arrays |= more
-        save_file(arrays, folder / HELD_OUT_FILE)
+        save_file(arrays | more, folder / HELD_OUT_FILE)
 
 
 def _frozen_encoder(encoder: ModelConfig) -> Any:
     """Return an encoder that keeps the vectors of texts for the next fold and baseline of this worker."""
     from attentune.baselines.frozen import FrozenEncoder
 
-    made = FrozenEncoder(encoder, _SETUP.max_length, use_cpu=_SETUP.use_cpu)
+    made = FrozenEncoder(encoder, _SETUP.base.data.max_length, use_cpu=_SETUP.base.training.use_cpu)
     return _FROZEN.setdefault(encoder.name_or_path, made)
 
 
@@ -327,7 +323,8 @@ def probe(encoder: str, folder: str, limit_s: float, *, stop: StopRequest) -> En
         predict_rows(predictor, sample)
         predict_s = time.perf_counter() - predicting
         bi_encoder = predictor.model.config.is_bi_encoder
-        features = encode_rows(sample, predictor.tokenizer, max_length=_SETUP.max_length, bi_encoder=bi_encoder)
+        max_length = _SETUP.base.data.max_length
+        features = encode_rows(sample, predictor.tokenizer, max_length=max_length, bi_encoder=bi_encoder)
         speed = replace(speed, predict_tokens_per_s=float(features.lengths.sum() / max(predict_s, 1e-6)))
     shutil.rmtree(run, ignore_errors=True)
     return replace(speed, load=meter.load())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -108,7 +107,6 @@ class AutoWork:
     workers: int = 1  # runs at a time, for which memory suffices
     prepared: tuple[tuple[str, ...], Any] | None = None  # complete members, with their fusion and estimate
     intervals: dict[bytes, dict[str, Any]] = field(default_factory=dict)  # of the scores of out-of-fold predictions
-    busy_s: dict[str, float] = field(default_factory=dict)  # the seconds of workers that each member took, in this call
 
     @property
     def folder(self) -> Path:
@@ -159,17 +157,6 @@ class AutoWork:
     def left_s(self) -> float:
         return self.options.time_limit_s - self.spent_s
 
-    def step_seconds(self) -> dict[str, float]:
-        """Return what the seconds of this call went to: the steps, training divided into members and idle workers."""
-        seconds: dict[str, float] = {}
-        for step, spent_s in self.display.step_seconds().items():
-            if step == "training":
-                shares = {f"training {name}": busy_s / self.workers for name, busy_s in self.busy_s.items()}
-                seconds |= shares | {"waiting": max(0.0, spent_s - sum(shares.values()))}
-            else:
-                seconds[step] = spent_s
-        return seconds
-
 
 class AutoProgress(ComparisonProgress):
     """Shows progress on standard error: a bar with the time left on a terminal, plain lines elsewhere."""
@@ -180,10 +167,8 @@ class AutoProgress(ComparisonProgress):
         super().__init__(quiet=quiet)
         self.began = time.monotonic() if began is None else began  # the time limit counts from here
         self.left_s: Callable[[], float] = lambda: 0.0  # the time that is left of the limit
-        self._steps = [("starting", self.began)]  # the steps so far, with their beginnings
 
     def update(self, done: int, total: int, *, failed: int, running: Sequence[Run], left: float | None) -> None:
-        """Move the bar."""
         super().update(done, total, failed=failed, running=running, left=max(self.left_s(), 0.0))
 
     def ended(self, record: RunRecord, number: int, total: int, left: float | None) -> None:
@@ -191,18 +176,6 @@ class AutoProgress(ComparisonProgress):
         if not record.is_done:
             self.warning(f"{self.long(record.run)}: {(record.error or {}).get('message')}")
 
-    def doing(self, step: str, what: str = "", *, then: str = "") -> None:
-        """Say what is being done, and count its seconds as the step's."""
-        self._steps.append((step, time.monotonic()))
-        self.say(f"{step} {what}".strip(), then)
-
     def say(self, text: str, then: str = "") -> None:
         """Print a line with the time of day and the time left."""
         self.info(f"{time.strftime('%H:%M:%S')} {text} ({then}{as_duration(max(self.left_s(), 0.0))} left)")
-
-    def step_seconds(self) -> dict[str, float]:
-        """Return the seconds of each step so far."""
-        seconds: dict[str, float] = {}
-        for (step, began), (_, ended) in itertools.pairwise([*self._steps, ("", time.monotonic())]):
-            seconds[step] = seconds.get(step, 0.0) + ended - began
-        return seconds

@@ -102,6 +102,4 @@ def _text(result: Any) -> str:
     parts += [] if result.rejection is None else [result.rejection]
     if result.scores:
         parts += ["", "Rows that chose no member:", scores_table(result.scores)]
-    spent = [(step, f"{seconds:.1f}") for step, seconds in result.step_seconds.items()]
-    parts += ["", table(("the time went to", "seconds"), spent, right=(1,))]
     return "\n".join([*parts, "", f"Saved in {result.folder} ({result.seconds:.0f} s).", ""])

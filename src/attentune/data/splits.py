@@ -18,7 +18,7 @@ _NUM_BINS = 10
 
 def stratified_sample(labels: np.ndarray | None, size: int, *key: int | str, num_rows: int | None = None) -> np.ndarray:
     """Draw a sample with the same share of each class (or of each tenth of the scores)."""
-    strata = _strata(labels, num_rows)
+    strata = strata_of(labels, num_rows)
     counts = np.bincount(strata)
     return _draw(strata, _allocate(counts, counts, min(size, len(strata))), key)
 
@@ -27,7 +27,7 @@ def stratified_split(
     labels: np.ndarray, share: float, *key: int | str, groups: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Split rows in two with the same balance of labels; a single row (or group) of a class goes to the first."""
-    strata = _strata(labels, None)
+    strata = strata_of(labels)
     counts = np.bincount(strata)
     size = min(max(1, round(len(strata) * share)), len(strata) - 1)
     quotas = _allocate(counts, np.maximum(counts - 1, 0), size)
@@ -47,7 +47,7 @@ def stratified_folds(
 
     With groups they differ by as little as `deal_groups` finds.
     """
-    strata = _strata(labels, None)
+    strata = strata_of(labels)
     if groups is not None and not _are_single(groups):
         fold_N = deal_groups(np.eye(int(strata.max()) + 1)[strata], groups, count, "parts", *key)
         return [np.flatnonzero(fold_N == fold) for fold in range(count)]
@@ -202,8 +202,8 @@ def _are_single(groups: np.ndarray) -> bool:
     return len(np.unique(groups)) == len(groups)
 
 
-def _strata(labels: np.ndarray | None, num_rows: int | None) -> np.ndarray:
-    """The stratum of each row: its class, its decile of the scores, or its rarest label."""
+def strata_of(labels: np.ndarray | None, num_rows: int | None = None) -> np.ndarray:
+    """Return the stratum of each row: its class, its decile of the scores, or its rarest label."""
     if labels is None:
         return np.zeros(num_rows or 0, dtype=np.int64)
     if np.issubdtype(labels.dtype, np.floating):
