@@ -58,7 +58,6 @@ def _entry_points(group: str) -> Mapping[str, metadata.EntryPoint]:
 
 
 def full_name(group: str, name: str) -> str:
-    """Return the full name of a part."""
     known = plugin_names(group)
     if name in known:
         return name
@@ -84,7 +83,6 @@ def is_plugin(name: Any) -> bool:
 
 
 def load_plugin(group: str, name: str) -> Any:
-    """Import a part."""
     try:
         point = _entry_points(group)[full_name(group, name)]
     except ValueError as error:

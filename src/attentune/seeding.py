@@ -26,12 +26,10 @@ def derive_key(*parts: int | str) -> int:
 
 
 def numpy_generator(*parts: int | str) -> np.random.Generator:
-    """Return a NumPy generator for this key."""
     return np.random.Generator(np.random.PCG64(derive_key(*parts)))
 
 
 def torch_generator(*parts: int | str) -> torch.Generator:
-    """Return a PyTorch CPU generator for this key."""
     import torch
 
     return torch.Generator().manual_seed(derive_key(*parts))

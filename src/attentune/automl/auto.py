@@ -495,7 +495,6 @@ class _Training(AutoWork, Plan):
         return f"{state.member.name}, {others.get(number, f'fold {number}')}"
 
     def task(self, run: Run) -> RunTask:
-        """Return what a worker needs to execute a run."""
         state, number = self._of(run)
         member, is_fold = state.member, number != FIRST
         updates = self.schedule.updates_of(state) if is_fold or member.is_baseline else ADAPTATION_UPDATES
@@ -617,7 +616,6 @@ class _Training(AutoWork, Plan):
     # The end.
 
     def deliver(self, stop: StopRequest) -> AutoResult:
-        """Deliver the best of the complete members."""
         if not any(state.is_complete for state in self.states):
             if stop.requested:
                 raise KeyboardInterrupt
@@ -633,7 +631,6 @@ class _Training(AutoWork, Plan):
         return result
 
     def close(self) -> None:
-        """End the workers and the display."""
         self.display.stop()
         if self.executor is not None:
             self.executor.shutdown(wait_s=0.0)

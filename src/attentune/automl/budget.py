@@ -167,8 +167,6 @@ class SpeedModel:
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a plan is made for."""
-
     rows: int
     tokens_per_row: float  # mean tokens of a row after truncation
     members: Sequence[Member]
@@ -181,7 +179,6 @@ class PlanRequest:
     later_runs: float = 0.0  # how many folds of a fine-tuned member take as long as what follows
 
     def sized(self, folds: int, share: float) -> BudgetPlan:
-        """Return the plan with this number of folds and this share of the updates."""
         rows, batch = self.rows, self.batch_size or default_batch_size(self.rows, self.tokens_per_row)
         held = rows // folds if folds > 1 else min(MAX_HELD_ROWS, max(1, int(rows * HOLDOUT_SHARE)))
         train = rows - held
@@ -399,8 +396,6 @@ class MemberState:
 
 @dataclass
 class Schedule:
-    """The plan, the members and their speed."""
-
     plan: BudgetPlan  # folds, rows and updates
     speed: SpeedModel  # predicts and learns the seconds of folds
     has_fixed_updates: bool = False  # whether a user has set the epochs, which are then kept
@@ -409,7 +404,6 @@ class Schedule:
     preferred: Collection[str] = ()  # encoders whose first fine-tuned member may have fewer updates, to be an early one
 
     def updates_of(self, state: MemberState) -> int:
-        """Return the updates of a member's next fold."""
         return state.updates or self.plan.updates
 
     def seconds(self, state: MemberState, updates: int | None = None) -> float:

@@ -70,8 +70,6 @@ _METHOD = (
 
 @dataclass(frozen=True)
 class _Fused:
-    """A fusion of members with its decision thresholds."""
-
     fusion: Fusion
     logits: np.ndarray  # its out-of-fold logits of the scored rows
     predictions: np.ndarray  # what it predicts for them, with the thresholds

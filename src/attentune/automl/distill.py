@@ -47,8 +47,6 @@ class OutOfTime(Exception):
 
 
 class _TimeLimitCallback(TrainingCallback):
-    """Ends training when no time is left."""
-
     def __init__(self, left_s: Callable[[], float]) -> None:
         self._left_s = left_s
 
@@ -115,7 +113,6 @@ class Distillation:
         return {"metric": metric, **scores, "rows": len(labels), **({"rivals": rivals} if rivals else {})}
 
     def _score(self, single: Predictor, split: str) -> dict[str, Any]:
-        """Score both on a split."""
         rows, runs = self.data.splits[split], {"ensemble": self.teacher, "single": single}
         runs |= {name: Predictor.load(folder) for name, (folder, _) in self.rivals.items()}
         logits = {name: (predict_rows(run, rows), run.label_space) for name, run in runs.items()}

@@ -125,7 +125,6 @@ def save_out_of_fold(work: Path, logits_NC: np.ndarray) -> None:
 
 
 def read_out_of_fold(folder: str | Path, rows: TextRows, label_space: LabelSpace) -> np.ndarray:
-    """Read what `save_out_of_fold` wrote."""
     work = Path(folder) / WORK_FOLDER
     if not (work / OOF_FILE).is_file() or not (work / PLAN_FILE).is_file():
         raise CheckpointError(
@@ -161,7 +160,6 @@ def label_note(folder: Path, labels: np.ndarray, logits_NC: np.ndarray, label_sp
 
 
 def share_sentence(share: Disagreement) -> str:
-    """Say in words how many labels may be wrong."""
     return (
         f"Where out-of-fold predictions are most certain ({share.rows:,} rows), {100 * share.value:.1f} % have another"
         f" label (95 % interval {100 * share.low:.1f} to {100 * share.high:.1f} %): wrong labels, or texts that the"

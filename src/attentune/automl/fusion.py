@@ -67,7 +67,6 @@ class FusionProblem:
 
     @functools.cached_property
     def predictions(self) -> list[np.ndarray]:
-        """Each member's predictions."""
         return [predictions_of(values, self.space) for values in self.logits.values()]
 
     @functools.cached_property
@@ -76,7 +75,6 @@ class FusionProblem:
         return [_of_truth(probabilities_of(values, self.space), self.labels) for values in self.logits.values()]
 
     def part(self, rows: np.ndarray) -> FusionProblem:
-        """Return the problem of these rows."""
         logits = {name: values[rows] for name, values in self.logits.items()}
         return replace(self, logits=logits, labels=self.labels[rows], folds=self.folds[rows])
 
@@ -115,8 +113,7 @@ def fit_fusion(whole: FusionProblem, kinds: Sequence[str] = FUSION_KINDS, max_ro
 
     The simplest good member is the first that the best one does not beat by more than one standard error.
 
-    Source:
-        Stacking: Wolpert, Neural Networks 5, 1992; van der Laan, Polley and Hubbard, "Super learner", 2007.
+    Source: Stacking: Wolpert, Neural Networks 5, 1992; van der Laan, Polley and Hubbard, "Super learner", 2007.
     """
     count, members, space = len(whole.labels), tuple(whole.logits), replace(whole.space, thresholds=None)
     is_many = space.num_labels > FEW_LABELS
@@ -201,7 +198,6 @@ def _calibration_rows(fitted: Fusion, other: FusionProblem) -> tuple[np.ndarray,
 
 
 def _choose_kind(fused: Mapping[str, np.ndarray], losses: Mapping[str, np.ndarray], problem: FusionProblem) -> str:
-    """Choose a kind by the losses of its cross-fitted predictions."""
     several = [kind for kind in _BY_FREEDOM if kind in fused]
     if not several:
         return "single"
@@ -249,7 +245,6 @@ def calibrated_losses(
 
 
 def _line(scores_N: np.ndarray, labels_N: np.ndarray) -> tuple[float, float]:
-    """Return slope and intercept of least squares."""
     centred_N = scores_N - scores_N.mean()
     size = float(centred_N @ centred_N)
     slope = float(centred_N @ labels_N) / size if size > 0 else 0.0
@@ -269,7 +264,6 @@ def _only(name: str, problem: FusionProblem) -> Fusion:
 
 
 def _fit_single(problem: FusionProblem) -> Fusion:
-    """Choose the simplest good member."""
     place = choose_simplest(problem.metric, problem.labels, problem.predictions)
     return _only(list(problem.logits)[place], problem)
 
@@ -293,9 +287,8 @@ def _fit_weights(problem: FusionProblem) -> Fusion:
 
     The cross-entropy is convex in the weights; expectation-maximisation decreases it in every step.
 
-    Source:
-        Linear opinion pool: Stone, 1961. Weights by expectation-maximisation: McLachlan and Peel, "Finite Mixture
-        Models", 2000, section 2.8. Non-negative stacking: Breiman, "Stacked regressions", Machine Learning 24, 1996.
+    Source: Linear opinion pool: Stone, 1961. Weights by expectation-maximisation: McLachlan and Peel, "Finite Mixture
+    Models", 2000, section 2.8. Non-negative stacking: Breiman, "Stacked regressions", Machine Learning 24, 1996.
     """
     count, is_regression = len(problem.logits), problem.space.task_type == "regression"
     scores_NM = np.column_stack([values[:, 0] for values in problem.logits.values()])
@@ -335,8 +328,7 @@ def _fit_linear(problem: FusionProblem) -> Fusion:
     The inverse regularisation strength is the best by cross-entropy over the problem's folds; in regression by
     efficient leave-one-out cross-validation.
 
-    Source:
-        Ting and Witten, "Issues in stacked generalization", JAIR 10, 1999: class probabilities as inputs.
+    Source: Ting and Witten, "Issues in stacked generalization", JAIR 10, 1999: class probabilities as inputs.
     """
     task_type, members = problem.space.task_type, tuple(problem.logits)
     inputs_NMC = fusion_features(problem.logits, members, task_type).reshape(len(problem.labels), len(members), -1)
@@ -450,8 +442,6 @@ def choose_effort(
 
 @dataclass(frozen=True)
 class ScoreEstimate:
-    """The estimated score for new rows."""
-
     value: float  # the score of the nested cross-fitted predictions
     low: float  # the lower bound of the 95 % interval; NaN if there is none
     high: float  # the upper bound
@@ -473,9 +463,8 @@ def estimate_score(
     `score_interval`, widened, in squares, by 1.96 standard deviations of the scores of the rules fitted without one
     part each, as choices vary with the rows; it excludes the variation of members between training sets.
 
-    Source:
-        Nested cross-validation: Varma and Simon, BMC Bioinformatics 7, 2006; how intervals from cross-validation
-        relate to new data: Bates, Hastie and Tibshirani, JASA 119, 2024.
+    Source: Nested cross-validation: Varma and Simon, BMC Bioinformatics 7, 2006; how intervals from cross-validation
+    relate to new data: Bates, Hastie and Tibshirani, JASA 119, 2024.
     """
     labels, metric, seed, count = problem.labels, problem.metric, problem.seed, len(problem.labels)
     groups = np.arange(count) if groups is None else groups

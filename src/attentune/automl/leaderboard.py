@@ -49,7 +49,6 @@ class AutoResult:
     rejection: str | None = None  # which texts are rejected, as of no class
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
         return {**asdict(self), "folder": str(self.folder), "seconds": round(self.seconds, 3)}
 
     @classmethod
@@ -78,12 +77,10 @@ class AutoResult:
 
     @property
     def header(self) -> tuple[str, ...]:
-        """The names of the columns of `leaderboard_cells`."""
         return "model", self.metric, "95 % interval", "seconds", "MB", ""
 
     @property
     def sentences(self) -> tuple[str, str]:
-        """Why this was delivered, and the estimate for new rows."""
         return self.reason, estimate_sentence(self.estimate)
 
     def _repr_html_(self) -> str:
@@ -123,7 +120,6 @@ def leaderboard_cells(rows: Sequence[LeaderboardRow]) -> list[tuple[str, ...]]:
 
 
 def estimate_sentence(estimate: dict[str, Any]) -> str:
-    """Return the estimate for new rows in a sentence."""
     if estimate.get("value") is None:
         return f"There is no estimate for new rows: {estimate['metric']} is undefined."
     interval = ""

@@ -87,7 +87,6 @@ _FROZEN: dict[str, Any] = {}
 
 
 def hold(setup: WorkerSetup) -> None:
-    """Prepare a worker process."""
     global _SETUP
     _SETUP = setup
     # Loaded before the first run, whose time is measured.

@@ -38,8 +38,7 @@ def utility(metric: Metric, labels: np.ndarray, predictions: np.ndarray) -> floa
 def choose_simplest(metric: Metric, labels: np.ndarray, predictions: Sequence[np.ndarray]) -> int:
     """Choose the first candidate that the best one does not beat by more than one standard error.
 
-    Source:
-        Breiman et al., "Classification and Regression Trees", 1984, section 3.4.3, here with paired differences.
+    Source: Breiman et al., "Classification and Regression Trees", 1984, section 3.4.3, here with paired differences.
     """
     best = int(np.argmax([utility(metric, labels, values) for values in predictions]))
     for place in range(best):
@@ -100,8 +99,6 @@ _FLAT = 1e-6  # a slope that differs from 0 by rounding only
 
 @dataclass(frozen=True)
 class ThresholdResult:
-    """The chosen way of deciding."""
-
     label_space: LabelSpace  # the label space to deliver, with thresholds if they were kept
     predictions: np.ndarray  # cross-fitted predictions of all rows
     scores: dict[str, float]  # the cross-fitted score of the default decision
@@ -145,7 +142,6 @@ def fit_thresholds(
 
 
 def can_have_thresholds(label_space: LabelSpace, metric: Metric) -> bool:
-    """Return whether thresholds are fitted for this metric of this task."""
     if label_space.is_multilabel:
         return metric.name in _SETS
     if label_space.task_type == "ordinal" and label_space.num_labels > 2:
@@ -158,10 +154,9 @@ def best_thresholds(
 ) -> tuple[float, ...]:
     """Find the thresholds that maximise the metric: expected (two or ordered classes), or on these rows (label sets).
 
-    Source:
-        Two classes: Platt scaling, then the threshold of the best expected score: Koyejo et al., "Consistent binary
-        classification with generalized performance metrics", NeurIPS 2014; Narasimhan et al., NeurIPS 2014. Ordered
-        classes: with the proportional-odds model of McCullagh, "Regression models for ordinal data", JRSS B 1980.
+    Source: Two classes: Platt scaling, then the threshold of the best expected score: Koyejo et al., "Consistent binary
+    classification with generalized performance metrics", NeurIPS 2014; Narasimhan et al., NeurIPS 2014. Ordered
+    classes: with the proportional-odds model of McCullagh, "Regression models for ordinal data", JRSS B 1980.
     """
     step = max(1, logits_NC.size // _MAX_VALUES)
     logits_NC, labels = logits_NC[::step], labels[::step]

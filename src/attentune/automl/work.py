@@ -55,7 +55,6 @@ class AutoSettings:
     resume: bool = False
 
     def check(self, config: Config) -> None:
-        """Check what needs no rows."""
         data, problems = config.data, []
         if config.training.output_dir is None:
             problems.append("training.output_dir: is missing; name the run folder: --output_dir best")
@@ -136,12 +135,10 @@ class AutoWork:
 
     @property
     def labels(self) -> np.ndarray:
-        """The labels of these rows."""
         assert self.rows.labels is not None
         return self.rows.labels[self.scored]
 
     def out_of_fold(self, state: MemberState) -> np.ndarray:
-        """Return a member's logits of these rows."""
         return held_out_logits(state.run_folders(), len(self.folds_N))[self.scored]
 
     def quality(self, state: MemberState) -> float:

@@ -182,8 +182,6 @@ _SCALES = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2)
 
 @dataclass(frozen=True)
 class LinearModel:
-    """Weights and biases of one or more outputs."""
-
     weights_PD: np.ndarray  # one row of weights per output
     bias_P: np.ndarray  # one bias per output
     classes_P: np.ndarray  # the number of the class of each output; classes without an output did not occur in training

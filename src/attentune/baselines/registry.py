@@ -239,19 +239,16 @@ BASELINES: dict[str, type[Baseline]] = {
 
 
 def baselines_for(data: TaskData) -> tuple[str, ...]:
-    """Return the names of the baselines that fit the rows of a task."""
     return tuple(name for name in BASELINE_NAMES if misfit(name, data) is None)
 
 
 def misfit(name: str, data: TaskData) -> str | None:
-    """Return why a baseline does not fit the rows of a task; None if it does."""
     return BASELINES[name].misfit(is_pair=data.is_pair, has_columns=data.has_columns)
 
 
 def make_baseline(
     name: str, *, encoder: ModelConfig, max_length: int, seed: int, frozen: FrozenEncoder | None = None
 ) -> Baseline:
-    """Make a baseline that is not fitted yet."""
     kind = BASELINES[name]
     if issubclass(kind, OnFrozenEncoder):
         return kind(frozen or FrozenEncoder(encoder, max_length), seed=seed)
@@ -307,8 +304,6 @@ class BaselinePredictor(Predictor):
 
 @dataclass(kw_only=True)
 class BaselineEvaluator(Evaluator):
-    """Predicts and scores splits with a baseline."""
-
     baseline: Baseline
     read: TextsRead  # counts the rows
 

@@ -31,8 +31,6 @@ KEPT_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class Member:
-    """A member of an ensemble."""
-
     name: str  # its name in the fusion
     folders: tuple[str, ...]  # its run folders, relative to the ensemble's
 
@@ -68,7 +66,6 @@ class _LoadedMembers:
         self._loaded: dict[str, Predictor] = {}
 
     def load(self, folder: str) -> Predictor:
-        """Return a member's run."""
         if folder in self._loaded:
             return self._loaded[folder]
         run = Predictor.load(self._home / folder)
@@ -86,8 +83,6 @@ class _LoadedMembers:
 
 @dataclass(frozen=True)
 class EnsemblePredictor(Predictor):
-    """A saved ensemble."""
-
     members: tuple[Member, ...]  # the members, in the order of the fusion's
     fusion: Fusion  # combines their logits
     pairs: bool
@@ -162,7 +157,6 @@ class _SharedProgress:
         self._progress, self._runs, self._done = progress, runs, 0
 
     def add(self, rows: int) -> None:
-        """Count rows of one run."""
         before, self._done = self._done // self._runs, self._done + rows
         finished = self._done // self._runs - before
         if self._progress is not None and finished:

@@ -52,8 +52,6 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class RowError:
-    """A row that is predicted wrongly."""
-
     row: int  # its index in the split
     id: str
     # label, prediction: the true and the predicted label as text.
@@ -64,8 +62,6 @@ class RowError:
 
 @dataclass(frozen=True)
 class SplitEvaluation:
-    """The evaluation of one split."""
-
     split: str  # its name
     rows: int  # the number of rows
     metrics: tuple[ScoredMetric, ...]  # the scores, most important first
@@ -91,7 +87,6 @@ class SplitEvaluation:
 def evaluate_split(
     split: str, rows: TextRows, logits_NC: np.ndarray, label_space: LabelSpace, metrics: Sequence[str]
 ) -> SplitEvaluation:
-    """Evaluate the logits of labelled rows."""
     if rows.labels is None or not len(rows):
         raise DataError(f"{split}: has no labels to score against; use predict for such rows.")
     labels, predictions = np.asarray(rows.labels), predictions_of(logits_NC, label_space)

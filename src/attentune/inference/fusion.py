@@ -121,7 +121,6 @@ def mean_logits(logits: Sequence[np.ndarray], task_type: str, weights: Sequence[
 
 
 def _log_softmax(values: np.ndarray) -> np.ndarray:
-    """The log-softmax over the last axis."""
     return values - np.expand_dims(_log_sum(values, axis=-1), -1)
 
 

@@ -234,8 +234,6 @@ class TextsRead:
 
 @dataclass(frozen=True)
 class ModelPredictor(Predictor):
-    """A saved model."""
-
     model: AttentuneForSequenceClassification
     tokenizer: Tokenizer
 

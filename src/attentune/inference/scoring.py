@@ -52,7 +52,6 @@ class Evaluator(ABC):
         return np.zeros(len(self.splits[split]), dtype=np.int64)
 
     def predict(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
-        """Compute the (N, C) logits of a split."""
         self.logits[split] = self.compute_logits(split, progress)
         self._check_finite(split)
         return self.logits[split]
@@ -71,7 +70,6 @@ class Evaluator(ABC):
         return self.rejection.columns(scores_N, np.array([not "".join(row).strip() for row in texts], dtype=bool))
 
     def _check_finite(self, split: str) -> None:
-        """Refuse logits with NaN or infinity."""
         bad = np.flatnonzero(~np.isfinite(self.logits[split]).all(axis=1))
         if len(bad):
             names = ", ".join(self.splits[split].ids[row] for row in bad[:_SHOWN_ROWS])
@@ -96,8 +94,6 @@ class Evaluator(ABC):
 
 @dataclass(kw_only=True)
 class ModelEvaluator(Evaluator):
-    """Predicts and scores splits with one model."""
-
     model: nn.Module  # the model, on the device of the accelerator
     accelerator: Accelerator
     features: Mapping[str, Features]  # the tokens of each split

@@ -140,7 +140,6 @@ def row_writer(
 
 
 def _json_lines(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, str]) -> str:
-    """Format columns as JSON, one object a row."""
     values = (map(partial(_json_value, kind=kind), columns[name]) for name, kind in kinds.items())
     records = (dict(zip(kinds, row, strict=True)) for row in zip(*values, strict=True))
     return "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records)

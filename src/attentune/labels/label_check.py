@@ -27,7 +27,6 @@ ENDINGS = (".csv", ".tsv", ".jsonl")
 
 
 def check_ending(path: str, flag: str = "--output_file") -> None:
-    """Check that a file's name ends in .csv, .tsv or .jsonl."""
     if Path(path).suffix.lower() not in ENDINGS:
         raise ConfigError(f"{flag}: got {path}, expected a name that ends in {', '.join(ENDINGS)}.")
 
@@ -150,7 +149,6 @@ class LabelCheck:
     suspects: tuple[SuspectLabel, ...]  # rows whose labels are probably wrong, the least probable label first
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
         return asdict(self)
 
 

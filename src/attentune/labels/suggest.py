@@ -12,8 +12,6 @@ from attentune.metrics.metrics import predictions_of, probabilities_of
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A text to label."""
-
     row: int  # its number in the file, from 0
     id: str
     # text, pair: its texts; `pair` is None for single texts.
@@ -62,8 +60,7 @@ def suggest_texts(saved: Predictor, rows: TextRows, *, count: int) -> list[Sugge
 def margins(probabilities_NC: np.ndarray) -> np.ndarray:
     """Return the highest probability of each row minus the second highest, (N,).
 
-    Source:
-        Scheffer, Decomain and Wrobel, "Active hidden Markov models for information extraction", IDA 2001.
+    Source: Scheffer, Decomain and Wrobel, "Active hidden Markov models for information extraction", IDA 2001.
     """
     highest_N2 = np.sort(probabilities_NC, axis=1)[:, -2:]
     return highest_N2[:, 1] - highest_N2[:, 0]

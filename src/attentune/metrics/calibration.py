@@ -86,7 +86,6 @@ class Calibration:
     errors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def space(self, label_space: LabelSpace) -> LabelSpace:
-        """Return the label space with the thresholds."""
         return replace(label_space, thresholds=self.thresholds)
 
     def settings(self) -> dict[str, Any]:
@@ -107,7 +106,6 @@ class Calibration:
         }
 
     def sentence(self) -> str:
-        """Summarise the calibration in one sentence."""
         clauses = [f"Calibrated on {self.rows} rows: logits are divided by {self.temperature:.4g}"]
         if self.thresholds is not None:
             clauses.append(f"thresholds {', '.join(f'{value:.3f}' for value in self.thresholds)}")

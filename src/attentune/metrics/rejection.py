@@ -116,11 +116,9 @@ class Rejection:
         return {REJECTED: ((scores_N < self.threshold) | is_empty_N).tolist(), IN_SCOPE_SCORE: scores_N.tolist()}
 
     def facts(self) -> dict[str, Any]:
-        """Return the values for JSON."""
         return {name: value for name, value in asdict(replace(self, means=None)).items() if value is not None}
 
     def sentence(self) -> str:
-        """Say what is rejected, and what that costs."""
         by = {"distance": "minus the squared distance to the nearest class mean", "energy": "log-sum-exp of the logits"}
         if self.weights is not None:
             by["energy"] = "a weighted log-sum-exp of the members' logits"
@@ -170,7 +168,6 @@ class Rejection:
 
 
 def remove_rejection(folder: Path) -> None:
-    """Remove the files of a rejection, if there are some."""
     for name in (REJECTION_FILE, MEANS_FILE):
         (folder / name).unlink(missing_ok=True)
 
@@ -226,5 +223,4 @@ def rejection_scores(
 
 
 def is_right(logits_NC: np.ndarray, labels: np.ndarray, space: LabelSpace) -> np.ndarray:
-    """Return (N,) whether rows are predicted rightly."""
     return predictions_of(logits_NC, space) == labels

@@ -22,8 +22,6 @@ _VALUES_PER_BATCH = 4_000_000
 
 @dataclass(frozen=True)
 class McNemarResult:
-    """Result of McNemar's test."""
-
     p: float  # two-sided
     only_first: int  # the number of rows that only the first model gets right
     only_second: int  # the number of rows that only the second model gets right
