@@ -145,7 +145,7 @@ class Delivery:
         if not self.stop.requested:
             with contextlib.suppress(Stopped), raise_on_signal(self.stop):
                 kept_s = END_SHARE * self.auto.options.time_limit_s
-                best, estimate = self._chosen_within(states, kept_s, kept_s)
+                best, estimate = self._chosen_within(states, kept_s, kept_s, self.auto.display.say)
                 return best, estimate, self._leaderboard(best)
         names = tuple(state.member.name for state in states)
         if self.auto.prepared is None or self.auto.prepared[0] != names:
@@ -161,14 +161,9 @@ class Delivery:
         self._leaderboard(chosen[0])  # whose intervals are kept
 
     def _chosen_within(
-        self,
-        states: Sequence[MemberState],
-        fuse_s: float,
-        estimate_s: float,
-        tell: Callable[[str], None] | None = None,
+        self, states: Sequence[MemberState], fuse_s: float, estimate_s: float, tell: Callable[[str], None]
     ) -> tuple[_Fused, dict[str, Any]]:
         names, auto = f"{len(states)} member{'s' * (len(states) != 1)}", self.auto
-        tell = tell or auto.display.say
         tell(f"fusing {names}")
         problem = self._problem(states)
         effort = self._effort(problem, fuse_s, estimate_s)

@@ -18,7 +18,7 @@ from scipy import special
 from sklearn.linear_model import LogisticRegression
 
 from attentune.data.dataset import LabelSpace
-from attentune.metrics.calibration import best_threshold
+from attentune.metrics.calibration import best_threshold, nearest_best
 from attentune.metrics.confusion import confusion_score, has_confusion_score, scores_without_each
 from attentune.metrics.intervals import example_values
 from attentune.metrics.metrics import Metric, predictions_of, probabilities_of, weighted_score
@@ -165,8 +165,8 @@ def best_thresholds(
         if metric.name == "f1_macro":
             return tuple(best_threshold(shares_NC[:, c], labels[:, c]) for c in range(shares_NC.shape[1]))
         candidates = np.append(np.quantile(shares_NC, np.linspace(0.01, 0.99, _MAX_CANDIDATES)), 0.5)
-        found = _best(candidates, [utility(metric, labels, (shares_NC >= t).astype(np.int64)) for t in candidates], 0.5)
-        return (found,) * shares_NC.shape[1]
+        scores = [utility(metric, labels, (shares_NC >= t).astype(np.int64)) for t in candidates]
+        return (nearest_best(candidates, scores, 0.5),) * shares_NC.shape[1]
     if shares_NC.shape[1] == 2:
         return (_best_of_two_classes(shares_NC[:, 1], labels, metric),)
     means_N = shares_NC @ np.arange(shares_NC.shape[1])
@@ -187,7 +187,7 @@ def _best_of_two_classes(shares_N: np.ndarray, labels: np.ndarray, metric: Metri
     sums_2V = np.stack([np.bincount(place_N, weights=share_N) for share_N in (1 - expected_N, expected_N)])
     below_2K = np.cumsum(sums_2V, axis=1)[:, :-1]
     counts_K22 = np.stack([below_2K, sums_2V.sum(axis=1, keepdims=True) - below_2K], axis=-1).transpose(1, 0, 2)
-    return _best(candidates, confusion_score(metric.name, counts_K22), 0.5)
+    return nearest_best(candidates, confusion_score(metric.name, counts_K22), 0.5)
 
 
 def _calibrated(shares_N: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
@@ -198,13 +198,6 @@ def _calibrated(shares_N: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
     scaled_N1 = ((odds_N - odds_N.mean()) / odds_N.std())[:, None]
     model = LogisticRegression(C=_CALIBRATION_STRENGTH).fit(scaled_N1, labels)
     return model.predict_proba(scaled_N1)[:, 1] if model.coef_[0, 0] > _FLAT else None
-
-
-def _best(candidates: np.ndarray, scores: np.ndarray | list[float], default: float) -> float:
-    """Return the candidate with the best score; of equally good ones the nearest to the default."""
-    scores = np.asarray(scores)
-    best = np.flatnonzero(np.isclose(scores, scores.max(), rtol=0, atol=1e-12))
-    return float(candidates[best[np.argmin(np.abs(candidates[best] - default))]])
 
 
 def _cut_points(means_N: np.ndarray, expected_NC: np.ndarray, metric: Metric) -> tuple[float, ...]:
@@ -232,7 +225,7 @@ def _cut_points(means_N: np.ndarray, expected_NC: np.ndarray, metric: Metric) ->
             edges[cut] = candidates
             counts_KCC = np.diff(below_GC[edges], axis=0).transpose(1, 2, 0)
             scores_K = _negative_absolute_error(counts_KCC) if is_error else confusion_score(metric.name, counts_KCC)
-            places[cut] = int(_best(candidates, scores_K, places[cut]))
+            places[cut] = int(nearest_best(candidates, scores_K, places[cut]))
         if places == before:
             break
     return tuple(grid[np.array(places[1:-1]) - 1].tolist())

@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
     content, lines = {"notes": list(data.notes), **asdict(report)}, full_lines(report)
     if parsed.labels:
         check = _check_labels(parsed, config, data, count)
-        content["labels"] = check.to_dict()
+        content["labels"] = asdict(check)
         lines += ["", *_label_lines(check, count, parsed.output_file)]
     if parsed.format == "json":
         print(to_json(content), end="")

@@ -210,11 +210,9 @@ class TextsRead:
 
     def add(self, cut_lengths: np.ndarray) -> None:
         """Count rows; see `Evaluator.cut_lengths`."""
-        self += TextsRead(len(cut_lengths), int(np.count_nonzero(cut_lengths)), int(cut_lengths.max(initial=0)))
-
-    def __iadd__(self, other: TextsRead) -> TextsRead:
-        self.rows, self.cut, self.limit = self.rows + other.rows, self.cut + other.cut, max(self.limit, other.limit)
-        return self
+        self.rows += len(cut_lengths)
+        self.cut += int(np.count_nonzero(cut_lengths))
+        self.limit = max(self.limit, int(cut_lengths.max(initial=0)))
 
     def notes(self) -> list[str]:
         """Return sentences on the rows that were longer than the run reads, and on categories that it hardly knows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,12 @@ from attentune.plugins import require_extra
 ENDINGS = (".csv", ".tsv", ".jsonl")
 
 
-def check_ending(path: str, flag: str = "--output_file") -> None:
+def check_ending(path: str) -> None:
     if Path(path).suffix.lower() not in ENDINGS:
-        raise ConfigError(f"{flag}: got {path}, expected a name that ends in {', '.join(ENDINGS)}.")
+        raise ConfigError(f"--output_file: got {path}, expected a name that ends in {', '.join(ENDINGS)}.")
 
 
 def write_rows(path: str, names: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> None:
-    check_ending(path)
     write_text(path, rows_text(names, lines, Path(path).suffix.lower()))
 
 
@@ -147,9 +146,6 @@ class LabelCheck:
     accuracy: float  # how often the most probable label is the given one, of all rows
     majority: float  # the share of the most frequent label
     suspects: tuple[SuspectLabel, ...]  # rows whose labels are probably wrong, the least probable label first
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def check_labels(

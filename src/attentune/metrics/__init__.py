@@ -1,1 +1,1 @@
-"""Metrics by name (`metrics`), each example's contribution to them (`per_example`), and probability calibration."""
+"""Metrics by name (`metrics`), their intervals, calibration of probabilities, and texts that belong to no class."""

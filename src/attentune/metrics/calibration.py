@@ -71,8 +71,13 @@ def best_threshold(probabilities_N: np.ndarray, positive_N: np.ndarray) -> float
     hits_below = np.concatenate([[0], np.cumsum(positive_sorted_N)])
     hits_K = positive_N.sum() - hits_below[below_K]
     f1_K = 2 * hits_K / (positive_N.sum() + len(positive_N) - below_K)
-    best = np.flatnonzero(np.isclose(f1_K, f1_K.max(), rtol=0, atol=1e-12))
-    return float(candidates[best[np.argmin(np.abs(candidates[best] - 0.5))]])
+    return nearest_best(candidates, f1_K, 0.5)
+
+
+def nearest_best(candidates: np.ndarray, scores: np.ndarray | list[float], default: float) -> float:
+    """Return the candidate with the best score; of equally good ones the nearest to the default."""
+    best = np.flatnonzero(np.isclose(scores, np.max(scores), rtol=0, atol=1e-12))
+    return float(candidates[best[np.argmin(np.abs(candidates[best] - default))]])
 
 
 @dataclass(frozen=True)

@@ -177,11 +177,7 @@ def score_predictions(
 
 
 def choose_metric(wanted: str | None, names: Sequence[str], label_space: LabelSpace) -> Metric:
-    """Choose the metric that selects the best model: the wanted one, otherwise the task's first.
-
-    Raises:
-        ConfigError: the wanted metric does not exist, or is not defined for this task.
-    """
+    """Choose the metric that selects the best model: the wanted one, otherwise the task's first."""
     if wanted is None:
         return METRICS[names[0]]
     name = wanted.removeprefix("eval_")  # transformers' spelling

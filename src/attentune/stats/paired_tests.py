@@ -25,7 +25,6 @@ class McNemarResult:
     p: float  # two-sided
     only_first: int  # the number of rows that only the first model gets right
     only_second: int  # the number of rows that only the second model gets right
-    exact: bool  # whether p is from the exact binomial test
 
 
 @dataclass(frozen=True)
@@ -57,19 +56,15 @@ def mcnemar_test(first_N: np.ndarray, second_N: np.ndarray) -> McNemarResult:
     first_right_N, second_right_N = first_N.astype(bool), second_N.astype(bool)
     only_first = int((first_right_N & ~second_right_N).sum())
     only_second = int((second_right_N & ~first_right_N).sum())
-    return McNemarResult(mcnemar_p(only_first, only_second), only_first, only_second, _exact(only_first, only_second))
+    return McNemarResult(mcnemar_p(only_first, only_second), only_first, only_second)
 
 
 def mcnemar_p(only_first: int, only_second: int) -> float:
     """Compute the p of `mcnemar_test` from the two counts of rows on which exactly one model is right."""
     discordant = only_first + only_second
-    if _exact(only_first, only_second):
+    if discordant < _FEW_DISCORDANT:
         return min(1.0, 2 * float(binom.cdf(min(only_first, only_second), discordant, 0.5)))
     return float(chi2.sf((only_first - only_second) ** 2 / discordant, 1))
-
-
-def _exact(only_first: int, only_second: int) -> bool:
-    return only_first + only_second < _FEW_DISCORDANT
 
 
 def paired_bootstrap_test(
