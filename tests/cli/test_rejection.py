@@ -127,9 +127,9 @@ def test_an_ensemble_has_the_energies_of_its_members(attentune, files: Path, tin
     saved, facts = Predictor.load(run), numbers(run)
     rows = saved.data(DataConfig(validation_file=str(files / "dev.csv")), ("validation",)).splits["validation"]
     by_member, texts = [], replace(rows, labels=None)
-    for member in saved.members:
+    for folders in saved.members.values():
         by_run = []
-        for folder in member.folders:
+        for folder in folders:
             logits_NC = predict_rows(run / folder, texts).astype(float)
             by_run.append([math.log(sum(math.exp(z - sum(row) / 2) for z in row)) for row in logits_NC.tolist()])
         by_member.append(np.mean(by_run, axis=0))

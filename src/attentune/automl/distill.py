@@ -209,8 +209,8 @@ def _best_model(teacher: Predictor) -> ModelPredictor | None:
     """Return the teacher's model with the largest weight, if it has models."""
     assert isinstance(teacher, EnsemblePredictor)
     weights = teacher.fusion.member_weights()
-    for member in sorted(teacher.members, key=lambda member: -weights[member.name]):
-        run = teacher.loaded.load(member.folders[0])  # those of a bag have equal settings
+    for name in sorted(teacher.members, key=lambda name: -weights[name]):
+        run = teacher.loaded.load(teacher.members[name][0])  # those of a bag have equal settings
         if isinstance(run, ModelPredictor):
             return run
     return None

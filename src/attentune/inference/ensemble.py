@@ -29,12 +29,6 @@ ENSEMBLE_FILE = "ensemble.json"
 KEPT_BYTES = 4 << 30
 
 
-@dataclass(frozen=True)
-class Member:
-    name: str  # its name in the fusion
-    folders: tuple[str, ...]  # its run folders, relative to the ensemble's
-
-
 def save_ensemble(
     folder: str | Path,
     members: Mapping[str, Sequence[str | Path]],
@@ -83,7 +77,7 @@ class _LoadedMembers:
 
 @dataclass(frozen=True)
 class EnsemblePredictor(Predictor):
-    members: tuple[Member, ...]  # the members, in the order of the fusion's
+    members: Mapping[str, tuple[str, ...]]  # by the fusion's members, their run folders, relative to the ensemble's
     fusion: Fusion  # combines their logits
     pairs: bool
     loaded: _LoadedMembers = field(repr=False, compare=False)
@@ -99,7 +93,7 @@ class EnsemblePredictor(Predictor):
     @property
     def folders(self) -> list[str]:
         """The run folders of all members."""
-        return [folder for member in self.members for folder in member.folders]
+        return [folder for folders in self.members.values() for folder in folders]
 
     def evaluator(self, data: TaskData, *, precision: str | None = None) -> EnsembleEvaluator:
         """Make an evaluator of these rows; the precision applies to all members that are models."""
@@ -129,18 +123,25 @@ class EnsembleEvaluator(Evaluator):
     def compute_logits(self, split: str, progress: Callable[[int], None] | None = None) -> np.ndarray:
         """Predict with each run and combine the logits; `progress` counts a row once all runs have predicted it."""
         rows, task_type = self.splits[split], self.label_space.task_type
-        shared = _SharedProgress(progress, len(self.ensemble.folders))
         by_member, energies, cut = {}, [], super().cut_lengths(split)
-        for member in self.ensemble.members:
+        done, runs = 0, len(self.ensemble.folders)
+
+        def add(count: int) -> None:
+            nonlocal done
+            before, done = done // runs, done + count
+            if progress is not None and done // runs > before:
+                progress(done // runs - before)
+
+        for name, folders in self.ensemble.members.items():
             bag = []
-            for folder in member.folders:
+            for folder in folders:
                 run = self.ensemble.loaded.load(folder)
                 data = TaskData(split, run.label_space, tuple(self.metrics), {split: rows})
                 made = run.evaluator(data, precision=self.precision)
-                bag.append(made.predict(split, shared.add))
+                bag.append(made.predict(split, add))
                 cut = np.maximum(cut, made.cut_lengths(split))
                 self.ensemble.read.infrequent |= run.read.infrequent
-            by_member[member.name] = mean_logits(bag, task_type)
+            by_member[name] = mean_logits(bag, task_type)
             # The mean of each model's, as out-of-fold scores are of one: the score of their mean would be lower where
             # they disagree.
             energies.append(np.mean([energy(logits_NC) for logits_NC in bag], axis=0))
@@ -150,19 +151,6 @@ class EnsembleEvaluator(Evaluator):
         return self.ensemble.fusion.apply(by_member)
 
 
-class _SharedProgress:
-    """Turns the rows that several runs predict into rows of the whole: n runs that predict a row count once."""
-
-    def __init__(self, progress: Callable[[int], None] | None, runs: int) -> None:
-        self._progress, self._runs, self._done = progress, runs, 0
-
-    def add(self, rows: int) -> None:
-        before, self._done = self._done // self._runs, self._done + rows
-        finished = self._done // self._runs - before
-        if self._progress is not None and finished:
-            self._progress(finished)
-
-
 def load_run(folder: Path) -> EnsemblePredictor:
     """Load the run folder of an ensemble; its members are loaded when they predict."""
     file = folder / ENSEMBLE_FILE
@@ -170,8 +158,9 @@ def load_run(folder: Path) -> EnsemblePredictor:
         content = read_json(file)
         fusion = Fusion.from_json(content["fusion"])
         space = read_label_space(content["label_space"])
-        members = tuple(_member(entry) for entry in content["members"])
-        if [member.name for member in members] != list(fusion.members) or fusion.task_type != space.task_type:
+        members = {entry["name"]: tuple(entry["folders"]) for entry in content["members"]}
+        _check_folders(members)
+        if list(members) != list(fusion.members) or fusion.task_type != space.task_type:
             raise ValueError("its members and labels are not those of its fusion")
         pairs = content["is_pair"]
         if not isinstance(pairs, bool):
@@ -179,7 +168,7 @@ def load_run(folder: Path) -> EnsemblePredictor:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
         raise CheckpointError(f"{file}: does not describe an ensemble: {reason}. Use another copy.") from error
-    folders = [name for member in members for name in member.folders]
+    folders = [name for names in members.values() for name in names]
     if missing := [name for name in folders if not (folder / name).is_dir()]:
         raise CheckpointError(
             f"{folder}: the ensemble's member {missing[0]} is missing; use a whole copy of the folder."
@@ -208,12 +197,11 @@ def read_label_space(content: Any) -> LabelSpace:
     return space
 
 
-def _member(content: Any) -> Member:
-    member = Member(content["name"], tuple(content["folders"]))
-    for folder in member.folders:
-        path = PurePosixPath(folder)
-        if path.is_absolute() or ".." in path.parts or "\\" in folder:
-            raise ValueError(f"a member's folder: got {folder!r}, expected one inside the ensemble's folder")
-    if not member.folders:
-        raise ValueError(f"the member {member.name!r} has no folders")
-    return member
+def _check_folders(members: Mapping[str, tuple[str, ...]]) -> None:
+    for name, folders in members.items():
+        for folder in folders:
+            path = PurePosixPath(folder)
+            if path.is_absolute() or ".." in path.parts or "\\" in folder:
+                raise ValueError(f"a member's folder: got {folder!r}, expected one inside the ensemble's folder")
+        if not folders:
+            raise ValueError(f"the member {name!r} has no folders")

@@ -192,56 +192,33 @@ def default_batch_tokens(device: torch.device) -> int:
     return BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS_GPU
 
 
-@dataclass(frozen=True)
+@dataclass
 class RowScores:
-    """The outputs of a model for some rows."""
+    """The outputs of a model for rows, in their order; None for what it does not have, or was not asked for."""
 
     logits_NC: np.ndarray  # (N, C) float32; scores of a regression in float64
-    token_scores: tuple[np.ndarray, ...] | None = None  # the importance of the tokens of each row,
-    layer_weights_NL: np.ndarray | None = None  # (N, L) float32 excitation of the layers; None if the model has none
-    attributions: tuple[np.ndarray, ...] | None = None  # what the attribution head estimates for the tokens of each row
-    vectors_NF: np.ndarray | None = None  # the inputs of the classifier
+    token_scores: list[np.ndarray] | None = None  # the importance of the tokens of each row
+    layer_weights_NL: np.ndarray | None = None  # (N, L) float32 excitation of the layers
+    attributions: list[np.ndarray] | None = None  # what the attribution head estimates for the tokens of each row
+    vectors_NF: np.ndarray | None = None  # (N, F) float32 inputs of the classifier
 
 
-class _OutputCollector:
-    """Collects the outputs of batches in the order of the rows."""
+def _filled(rows_NF: np.ndarray | None, places: np.ndarray, values: Tensor, count: int) -> np.ndarray:
+    """Put the values of a batch at the places of its rows."""
+    values_BF = numpy_of(values)
+    rows_NF = np.zeros((count, values_BF.shape[1]), np.float32) if rows_NF is None else rows_NF
+    rows_NF[places] = values_BF[: len(places)]
+    return rows_NF
 
-    def __init__(self, lengths: np.ndarray, config: Any, *, with_details: bool) -> None:
-        self._lengths, self._with_details = lengths, with_details
-        dtype = np.float64 if config.task_type == "regression" else np.float32
-        self.logits_NC = np.zeros((len(lengths), config.num_labels), dtype)
-        self._tokens: dict[int, np.ndarray] = {}
-        self._layers: dict[int, np.ndarray] = {}
-        self._attributions: dict[int, np.ndarray] = {}
-        self.vectors_NF: np.ndarray | None = None
 
-    def add(self, places: np.ndarray, output: Any, attributions_BTO: torch.Tensor | None = None) -> None:
-        self.logits_NC[places] = numpy_of(output.logits)
-        if attributions_BTO is not None:
-            self._attributions |= self._cut(places, numpy_of(attributions_BTO))
-        if self._with_details and output.token_scores is not None:
-            self._tokens |= self._cut(places, numpy_of(output.token_scores))
-        if self._with_details and output.layer_weights is not None:
-            self._layers |= dict(zip(places.tolist(), numpy_of(output.layer_weights), strict=True))
-
-    def add_vectors(self, places: np.ndarray, vectors_BF: np.ndarray) -> None:
-        if self.vectors_NF is None:
-            self.vectors_NF = np.zeros((len(self._lengths), vectors_BF.shape[1]), dtype=np.float32)
-        self.vectors_NF[places] = vectors_BF[: len(places)]
-
-    def _cut(self, places: np.ndarray, values_BT: np.ndarray) -> dict[int, np.ndarray]:
-        """Cut padded values to the lengths of their rows."""
-        return {int(place): values_BT[n, : self._lengths[place]] for n, place in enumerate(places)}
-
-    def scores(self, logits_NC: np.ndarray, vectors_NF: np.ndarray | None) -> RowScores:
-        count = len(self._lengths)
-        return RowScores(
-            logits_NC,
-            tuple(self._tokens[place] for place in range(count)) if self._tokens else None,
-            np.stack([self._layers[place] for place in range(count)]) if self._layers else None,
-            tuple(self._attributions[place] for place in range(count)) if self._attributions else None,
-            vectors_NF,
-        )
+def _filled_tokens(
+    rows: list[np.ndarray] | None, places: np.ndarray, padded: Tensor, lengths: np.ndarray
+) -> list[np.ndarray]:
+    """Put the values of a batch's tokens at the places of its rows, cut to their lengths."""
+    rows = rows or [np.empty(0)] * len(lengths)
+    for place, values in zip(places.tolist(), numpy_of(padded), strict=True):
+        rows[place] = values[: lengths[place]]
+    return rows
 
 
 def numpy_of(tensor: Tensor) -> np.ndarray:
@@ -280,7 +257,8 @@ def score_rows(
     else:
         batches = sorted_order(padded_lengths, batch_size)
     inner: Any = accelerator.unwrap_model(model) if accelerator.num_processes > 1 else model
-    collected = _OutputCollector(lengths, inner.config, with_details=with_details)
+    dtype = np.float64 if inner.config.task_type == "regression" else np.float32
+    found = RowScores(np.zeros((len(rows), inner.config.num_labels), dtype))
     # One autocast around all batches casts the weights only once.
     precision = _own_forward(model) if in_float32 else accelerator.autocast()
     # For vectors, a process without a batch also runs the first one, which has their width.
@@ -306,23 +284,27 @@ def score_rows(
                 if number not in encoded:
                     encoded[number] = inner.encode(**inputs).last_hidden_state.cpu()
                 inputs["encoded_BTD"] = encoded[number].to(accelerator.device)
+            output = model(**inputs, **({} if attribution_head is None else {"output_hidden_states": True}))
             if idle:
-                model(**inputs)
                 places = places[:0]
-            elif attribution_head is None:
-                collected.add(places, model(**inputs))
             else:
-                output = model(**inputs, output_hidden_states=True)
-                states = [output.hidden_states[layer] for layer in attribution_head.layers]
-                collected.add(places, output, attribution_head(states))
+                found.logits_NC[places] = numpy_of(output.logits)
+                if attribution_head is not None:
+                    estimates_BTO = attribution_head([output.hidden_states[layer] for layer in attribution_head.layers])
+                    found.attributions = _filled_tokens(found.attributions, places, estimates_BTO, lengths)
+                if with_details and output.token_scores is not None:
+                    found.token_scores = _filled_tokens(found.token_scores, places, output.token_scores, lengths)
+                if with_details and output.layer_weights is not None:
+                    weights_BL = output.layer_weights
+                    found.layer_weights_NL = _filled(found.layer_weights_NL, places, weights_BL, len(rows))
             if seen:
-                collected.add_vectors(places, numpy_of(seen.pop()))
+                found.vectors_NF = _filled(found.vectors_NF, places, seen.pop(), len(rows))
             if progress is not None:
                 progress(len(places))
-    vectors_NF = collected.vectors_NF
-    if vectors_NF is not None:
-        vectors_NF = summed_over_processes(vectors_NF, accelerator)
-    return collected.scores(summed_over_processes(collected.logits_NC, accelerator), vectors_NF)
+    found.logits_NC = summed_over_processes(found.logits_NC, accelerator)
+    if found.vectors_NF is not None:
+        found.vectors_NF = summed_over_processes(found.vectors_NF, accelerator)
+    return found
 
 
 @contextlib.contextmanager
