@@ -41,10 +41,13 @@ class Member:
     def is_baseline(self) -> bool:
         return self.kind == BASELINE
 
-    def fits(self, rows: str, task_type: str, num_labels: int, has_columns: bool) -> bool:
-        """Whether it takes these rows ("single" or "pair", with or without columns beside the text) and labels."""
-        too_many = self.max_labels is not None and (num_labels > self.max_labels or task_type == "multi_label")
-        return self.rows in (None, rows) and not too_many and (has_columns or not self.columns)
+    def misfit(self, rows: str, task_type: str, num_labels: int, has_columns: bool) -> str | None:
+        """Return why it does not take these rows ("single" or "pair") and labels; None if it does."""
+        if self.rows is not None and self.rows != rows:
+            return f"is for {_ROWS[self.rows]}, but the rows are {_ROWS[rows]}. Leave it out."
+        if self.max_labels is not None and (num_labels > self.max_labels or task_type == "multi_label"):
+            return f"is for at most {self.max_labels} classes, but there are {num_labels} ({task_type}). Leave it out."
+        return "reads columns beside the text. Name some: --extra_columns" if self.columns and not has_columns else None
 
     def suits(self, classes: int) -> bool:
         """Whether it is tried with so many classes of a row with one class, else 0, unless it is named."""
@@ -88,21 +91,13 @@ def choose_members(
     Each member with an encoder is made once per encoder: with the first encoder it keeps its name, with others the
     encoder's name follows after "@".
     """
-    rows = "pair" if is_pair else "single"
+    given = ("pair" if is_pair else "single", task_type, num_labels, has_columns)
+    misfits = {member.name: member.misfit(*given) for member in all_members()}
     problems = unknown_members(names or (), exclude)
-    for member in all_members():
-        if member.name in (names or ()) and not member.fits(rows, task_type, num_labels, has_columns):
-            if member.columns:
-                problems.append(f"--portfolio: {member.name} reads columns beside the text. Name some: --extra_columns")
-                continue
-            most = "" if member.max_labels is None else f" with at most {member.max_labels} classes"
-            problems.append(
-                f"--portfolio: {member.name} is for {_ROWS.get(member.rows or '', 'texts')}{most}, but the rows are"
-                f" {_ROWS[rows]} with {num_labels} labels ({task_type}). Leave it out."
-            )
+    problems += [f"--portfolio: {name} {misfits[name]}" for name in names or () if misfits.get(name)]
     if problems:
         raise ConfigError(problems)
-    fitting = [member for member in all_members() if member.fits(rows, task_type, num_labels, has_columns)]
+    fitting = [member for member in all_members() if misfits[member.name] is None]
     classes = num_labels if task_type == "classification" else 0
     chosen = (
         [one for one in fitting if one.name in names]
