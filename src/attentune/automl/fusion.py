@@ -101,9 +101,6 @@ class FusionResult:
 
     fusion: Fusion  # fitted on all rows
     logits: np.ndarray  # (N, C) the cross-fitted logits of the delivered kind
-    scores: dict[str, float]  # the cross-fitted score of each kind
-    losses: dict[str, float]  # the cross-fitted loss of each kind: cross-entropy, or squared error, after calibration
-    member_scores: dict[str, float]  # the out-of-fold score of each member
     simplest_member: str  # the simplest good member: the first that no member beats by more than one standard error
     reason: str  # why this fusion is delivered, in one sentence
 
@@ -147,23 +144,13 @@ def fit_fusion(whole: FusionProblem, kinds: Sequence[str] = FUSION_KINDS, max_ro
         )
     else:
         reason = f"{fusion.members[0]} is delivered: no fusion of several members is better."
-    logits_NC, score = fused[kind], whole.metric.score
+    logits_NC = fused[kind]
     if len(logits_NC) < count:
         others = np.setdiff1d(np.arange(count), used)
         logits_NC = np.empty((count, fused[kind].shape[1]))
         logits_NC[used] = fused[kind]
         logits_NC[others] = fusion.apply({name: whole.logits[name][others] for name in fusion.members})
-    return FusionResult(
-        fusion=fusion,
-        logits=logits_NC,
-        scores={name: score(problem.labels, predictions_of(values, space)) for name, values in fused.items()},
-        losses={name: float(values.mean()) for name, values in losses.items()},
-        member_scores={
-            name: score(whole.labels, predictions_of(values, space)) for name, values in whole.logits.items()
-        },
-        simplest_member=simplest,
-        reason=reason,
-    )
+    return FusionResult(fusion, logits_NC, simplest, reason)
 
 
 def _cross_fit(kind: str, problem: FusionProblem) -> tuple[np.ndarray, np.ndarray]:

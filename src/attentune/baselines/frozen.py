@@ -150,14 +150,11 @@ class FrozenEncoder:
 
     def vectors(self, texts: Sequence[str], *, middle: bool = False) -> np.ndarray:
         """Return the (N, D) float32 mean of the last or the middle layer's states of each text's tokens, unpadded."""
-        if not len(texts):
-            return np.zeros((0, self.width), dtype=np.float32)
         return np.ascontiguousarray(self._vectors.rows(texts).reshape(len(texts), 2, -1)[:, int(middle)])
 
     def alignments(self, rows: TextRows) -> np.ndarray:
         """Return the (N, NUM_FEATURES) float32 `alignment_features` of each pair."""
-        pairs = list(zip(rows.texts, rows.pairs or (), strict=True))
-        return self._alignments.rows(pairs) if pairs else np.zeros((0, NUM_FEATURES), dtype=np.float32)
+        return self._alignments.rows(list(zip(rows.texts, rows.pairs or (), strict=True)))
 
     def pair_features(self, rows: TextRows, *, middle: bool = False) -> np.ndarray:
         """Return (N, 4 D + 1) float32: u, v, |u - v|, u * v and the cosine, of the texts' unit vectors u and v."""

@@ -38,7 +38,7 @@ def minimum_detectable_accuracy_difference(
     Source: Connor, "Sample size for testing differences in proportions for the paired-sample design", Biometrics 43,
     1987; McNemar, Psychometrika 12, 1947.
     """
-    z_alpha, z_power = _quantiles(power, alpha)
+    z_alpha, z_power = ndtri([1 - alpha / 2, power]).tolist()
     if n < z_alpha**2:
         return math.nan
     # The larger root of the squared equation for d = 1; for another d it is sqrt(d) times that, for d = g its square.
@@ -60,15 +60,11 @@ def minimum_detectable_correlation_difference(
     Source: Fisher, Metron 1, 1921; Cohen, "Statistical Power Analysis for the Behavioral Sciences", 2nd edition 1988,
     chapter 4.
     """
-    z_alpha, z_power = _quantiles(power, alpha)
+    z_alpha, z_power = ndtri([1 - alpha / 2, power]).tolist()
     if n <= 3:
         return math.nan
     increase_of_z = (z_alpha + z_power) * math.sqrt(2 / (n - 3))
     return math.tanh(math.atanh(baseline) + increase_of_z) - baseline
-
-
-def _quantiles(power: float, alpha: float) -> tuple[float, float]:
-    return float(ndtri(1 - alpha / 2)), float(ndtri(power))
 
 
 _STEPS = 2000

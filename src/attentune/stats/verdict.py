@@ -137,11 +137,8 @@ class Comparison:
         return joined_by.join(counts if self.over == "seeds and examples" else counts[:1])
 
     def _amount(self, value: float) -> str:
-        return f"{self._number(value)} {self._unit()}"
-
-    def _unit(self) -> str:
         # Scores between 0 and 1 are stated in hundredths (points); errors have the unit of their labels.
-        return "points" if self.greater_is_better else f"of {self.metric}"
+        return f"{self._number(value)} {'points' if self.greater_is_better else f'of {self.metric}'}"
 
     def _number(self, value: float, *, sign: bool = False) -> str:
         if self.greater_is_better:
