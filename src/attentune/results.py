@@ -107,10 +107,7 @@ class RunResult:
 
 
 def check_fields(cls: type, content: Any) -> None:
-    """Check the types of the fields of a record that was read from an untrusted file.
-
-    Missing and unknown fields are not checked here: the record's constructor handles them.
-    """
+    """Check the types of fields from an untrusted file; the constructor refuses missing and unknown ones."""
     if not isinstance(content, dict):
         raise ValueError(f"it holds a {type(content).__name__}, expected an object")
     hints = typing.get_type_hints(cls)

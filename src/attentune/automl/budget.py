@@ -111,10 +111,7 @@ class SpeedModel:
         return self._uncorrected(member, plan, self.load) * (1.0 if ratio is None else ratio)
 
     def observe(self, member: Member, plan: BudgetPlan, seconds: float, load: float | None = None) -> None:
-        """Record the measured seconds of one fold and the load meanwhile, which is expected to last.
-
-        A load counts in full from five seconds on; that of a moment is chance.
-        """
+        """Record the measured seconds of one fold, and the load, which counts in full from five seconds on."""
         load, key = self.load if load is None else load, (member.name, member.kind, member.encoder)
         self.ratios.setdefault(key, []).append(seconds / max(self._uncorrected(member, plan, load), 1e-3))
         self.load += min(1.0, seconds / _SURE_LOAD_S) * (load - self.load)
@@ -451,10 +448,7 @@ class Schedule:
         return next((one for one, share in tries if self._lower_updates(one, left_s, workers, others, share)), None)
 
     def last_try(self, left_s: float) -> MemberState | None:
-        """Return the cheapest baseline that has not begun, where nothing seems to fit into the time left.
-
-        Predictions may be of a time when the machine was busier, and a baseline that does not end costs nothing else.
-        """
+        """Return the cheapest baseline that has not begun: predictions may be of a busier machine."""
         waiting = [state for state in self._not_begun() if state.member.is_baseline and left_s > 0]
         return min(waiting, key=lambda state: sum(self.remaining(state)), default=None)
 

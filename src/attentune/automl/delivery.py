@@ -89,10 +89,7 @@ class Delivery:
         self.labels, self.seed = auto.labels, auto.config.training.seed
 
     def run(self) -> AutoResult:
-        """Fuse the complete members, and write the run folder.
-
-        After a stop request this takes about a second: rows of other splits are not scored, no work is removed.
-        """
+        """Fuse the complete members, and write the run folder; after a stop request in about a second."""
         auto = self.auto
         complete = [state for state in auto.states if state.is_complete]
         best, estimate, rows = self._chosen(complete)
@@ -306,11 +303,7 @@ class Delivery:
             self._write_run(run)
 
     def _reject(self, best: _Fused) -> str | None:
-        """Choose by out-of-fold predictions which texts are rejected, save it, and return a sentence.
-
-        By the energies of its members; an encoder that learned from the ensemble has its probabilities, and so its
-        threshold.
-        """
+        """Choose which texts are rejected: by out-of-fold energies, if distilled by probabilities."""
         share, fused = self.auto.config.training.reject, self.delivered or best
         is_right_N = fused.predictions == self.labels
         if share is None:
@@ -391,10 +384,7 @@ class Delivery:
     # One encoder that learns from an ensemble.
 
     def _write_single(self, best: _Fused) -> str:
-        """Write a model that needs one encoder, and return a sentence on what that costs.
-
-        It is an encoder that learns what the ensemble predicts, unless that has only baselines of one frozen encoder.
-        """
+        """Write a model that needs one encoder, by distilling if need be; return a sentence on its cost."""
         if self._only_run(best) is not None:
             self._write_fused(best)
             return "It is a single model already."
@@ -463,10 +453,7 @@ class Delivery:
     # Scores and records.
 
     def _score(self, notes: list[str]) -> dict[str, dict[str, float]]:
-        """Score the delivered model on the validation and test rows, and write its predictions.
-
-        Not after a stop, and no longer than the time limit allows; a note says so.
-        """
+        """Score the delivered model on validation and test rows in the time left; write its predictions."""
         splits = {name: rows for name, rows in self.auto.data.splits.items() if name != "train"}
         scores: dict[str, dict[str, float]] = {}
         if splits and not self.stop.requested:

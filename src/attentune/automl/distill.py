@@ -70,11 +70,7 @@ class Distillation:
     left_s: Callable[[], float] | None = None  # returns the seconds that are left
 
     def run(self) -> RunResult:
-        """Train one encoder on the soft targets of the ensemble, and compare the two.
-
-        Without held-out rows the encoder is also trained without one fold, which costs its training time a second time,
-        and that model and the ensemble's out-of-fold predictions are scored on the fold.
-        """
+        """Train one encoder on soft targets; compare it with the ensemble, without other rows by a second run."""
         rows, folder = self.data.splits["train"], Path(str(self.config.training.output_dir))
         student = student_config(self.teacher, self.config)
         if self.max_steps is not None:

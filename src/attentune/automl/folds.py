@@ -56,11 +56,7 @@ def disagreement(labels: np.ndarray, probabilities_NC: np.ndarray) -> Disagreeme
 
 
 def make_folds(rows: TextRows, label_space: LabelSpace, *, folds: int, seed: int) -> np.ndarray:
-    """Assign each row to a fold, with the same balance of labels: of classes, tenths of the scores, or each label.
-
-    The rows of a group (see `data.splits.row_groups`) share a fold. A class with fewer rows than folds is missing from
-    some folds.
-    """
+    """Assign rows to folds, groups together, with equal shares of each class, tenth of the scores or label."""
     assert rows.labels is not None
     group_N = row_groups(rows)
     if label_space.is_multilabel:

@@ -86,11 +86,7 @@ def choose_members(
     exclude: Sequence[str] = (),
     has_unlabeled: bool = False,
 ) -> tuple[Member, ...]:
-    """Choose the members for some rows, in the order in which they are tried.
-
-    Each member with an encoder is made once per encoder: with the first encoder it keeps its name, with others the
-    encoder's name follows after "@".
-    """
+    """Choose the members for some rows, in their order; with further encoders again, as NAME@ENCODER."""
     given = ("pair" if is_pair else "single", task_type, num_labels, has_columns)
     misfits = {member.name: member.misfit(*given) for member in all_members()}
     problems = unknown_members(names or (), exclude)

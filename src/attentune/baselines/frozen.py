@@ -302,10 +302,7 @@ class OnFrozenEncoder(Baseline):
 
 
 class FrozenLinear(OnFrozenEncoder):
-    """Logistic or ridge regression on standardised mean vectors of single texts, or `pair_features` of pairs.
-
-    Of many classes on vectors with a root mean square of 1, not standardised.
-    """
+    """Logistic or ridge regression on mean vectors of single texts, or on `pair_features` of pairs."""
 
     name = "frozen-linear"
     middle: ClassVar[bool] = False  # whether the vectors are those of the middle layer

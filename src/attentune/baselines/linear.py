@@ -304,10 +304,7 @@ def _choose_penalty(
 
 @dataclass(frozen=True)
 class _Reduced:
-    """Features of few rows in as many dimensions as rows, for a fast fit of the same model.
-
-    The weights of an L2-regularised linear model lie in the space that the rows span.
-    """
+    """Features of few rows in as many dimensions as rows, which span the weights: fits the same model faster."""
 
     features_ND: Matrix
     coordinates: Matrix  # (N, R) coordinates of the rows

@@ -31,10 +31,7 @@ def predictions_csv(
 
 
 def prediction_kinds(space: LabelSpace) -> dict[str, str]:
-    """Return the kind of each column of predictions.
-
-    "text", "texts" (a list), "flag" (true or false), "number" and "share" (a probability: six digits in text formats).
-    """
+    """Return the kind of each column: "text", "texts" (a list), "flag", "number" or "share" (a probability)."""
     if space.task_type == "regression":
         return {"prediction": "number"}
     first = {"predictions": "texts"} if space.is_multilabel else {"prediction": "text"}

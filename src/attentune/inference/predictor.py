@@ -365,10 +365,7 @@ def evaluate_in_detail(
     progress: Progress | None = None,
     out_of_scope: TextRows | None = None,
 ) -> tuple[dict[str, SplitEvaluation], TaskData]:
-    """Evaluate a saved run: scores with intervals, by class, confusions and wrong rows; arguments as for `evaluate`.
-
-    `out_of_scope` are texts of no class, which are to be told from the rows.
-    """
+    """Evaluate with intervals, by class, with the wrong rows, and against texts of no class; as `evaluate`."""
     from attentune.inference.evaluation import evaluate_out_of_scope, evaluate_split  # imports scikit-learn
 
     saved = run if isinstance(run, Predictor) else Predictor.load(run)
@@ -442,10 +439,7 @@ def _as_frame(answers: list[dict[str, Any]], saved: Predictor, index: Any) -> An
 
 
 def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] | None) -> tuple[Predictor, TextRows]:
-    """Load a run, and return it with texts, or with the columns of a data frame that it was trained on, as rows.
-
-    Lists are checked before the run is loaded.
-    """
+    """Load a run, and read texts or the columns of a data frame for it; lists are checked before it is loaded."""
     if isinstance(texts, str) or isinstance(pairs, str):
         raise DataError("got one text, expected a list of texts: put it in [brackets].")
     extra = dict[str, Any]()

@@ -246,10 +246,7 @@ def score_rows(
     with_vectors: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> RowScores:
-    """Run the model over rows in evaluation mode; several processes share the batches, and all get all logits.
-
-    The precision is that of the accelerator, unless `in_float32`.
-    """
+    """Run the model over rows in evaluation mode; several processes share the batches, and all get all logits."""
     rows = np.arange(len(features)) if rows is None else rows
     lengths, padded_lengths = features.lengths[rows], features.padded_lengths[rows]
     if batch_size is None:

@@ -110,10 +110,7 @@ def write_part(
 def row_writer(
     stream: IO[bytes], file_format: str, kinds: Mapping[str, str]
 ) -> Iterator[Callable[[Mapping[str, Sequence[Any]]], None]]:
-    """Yield what writes columns to a stream as Parquet, JSON lines or CSV.
-
-    `kinds` has the columns in their order, and the kind of each as in `prediction_kinds`.
-    """
+    """Yield what writes columns, of these kinds and in their order, to a stream as Parquet, JSON lines or CSV."""
     if file_format == "parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -100,10 +100,7 @@ def find_label_errors(labels: np.ndarray, probabilities_NC: np.ndarray) -> tuple
 def fit_folds(
     rows: TextRows, label_space: LabelSpace, frozen: FrozenEncoder, seed: int, report: Report
 ) -> tuple[list[FrozenLinear], np.ndarray, np.ndarray]:
-    """Fit a linear model on the frozen encoder for each fold, on the rows of the others; equal texts share a fold.
-
-    Returns the models, the fold of each row, and the probabilities (N, C) by the model that has not seen the row.
-    """
+    """Fit a linear model on the encoder for each fold; return models, fold of each row, held-out probabilities."""
     if rows.labels is None or len(rows) < 2:
         count = 0 if rows.labels is None else len(rows)
         raise DataError(f"{rows.source}: got {count} labelled rows, expected at least two.")

@@ -23,10 +23,7 @@ class Suggestion:
 
 
 def suggest_texts(saved: Predictor, rows: TextRows, *, count: int) -> list[Suggestion]:
-    """Choose the texts whose labels would probably help most: those with the smallest margins, the smallest first.
-
-    Of equal texts, only the first is considered.
-    """
+    """Choose the distinct texts with the smallest margins, whose labels would probably help most."""
     space = saved.label_space
     if space.task_type not in ("classification", "ordinal"):
         raise ConfigError(

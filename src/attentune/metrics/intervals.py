@@ -20,10 +20,7 @@ _VALUES_AT_ONCE = 4_000_000
 
 
 def example_values(metric: str, labels_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarray:
-    """Compute (N,) float64 values whose mean is the metric.
-
-    Correctness for accuracy, errors for mean errors, `jackknife_values` for F1, kappa and correlations.
-    """
+    """Compute (N,) values whose mean is the metric: correctness, errors, or `jackknife_values` of F1 and the like."""
     if metric in VALUES:
         return VALUES[metric](labels_N, predictions_N).astype(np.float64)
     rows, score = len(labels_N), METRICS[metric].score
@@ -74,11 +71,7 @@ _CORRELATIONS = {"pearson": _pearson_without_each, "spearmanr": _spearman_withou
 
 
 def baseline_score(metric: str, labels_N: np.ndarray, *, is_regression: bool) -> float:
-    """Score the best constant prediction: the most frequent class, or the mean or median score.
-
-    For multi-label it consists of the labels that at least half of the examples have. A correlation with a constant
-    counts as 0.
-    """
+    """Score the best constant prediction, of labels those that at least half of the rows have; correlations are 0."""
     guess: float
     if labels_N.ndim == 2:
         usual_C = (labels_N.mean(axis=0) >= 0.5).astype(np.int64)

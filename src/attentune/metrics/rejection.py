@@ -180,10 +180,7 @@ def fit_rejection(
     means: ClassMeans | None = None,
     weights: tuple[float, ...] | None = None,
 ) -> Rejection:
-    """Choose a score and its threshold by scores of held-out rows, some of which are predicted rightly (`right_N`).
-
-    The first of `known` is taken, or that with the highest AUROC against texts of no class (`unknown`).
-    """
+    """Fit a threshold on held-out rows: of the first score, or of the best one against texts of no class."""
     if not right_N.any():
         raise DataError(f"None of {len(right_N)} held-out rows is predicted rightly, so no threshold can keep them.")
     auroc = None

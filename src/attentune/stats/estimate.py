@@ -25,10 +25,7 @@ def bootstrap_interval(
     generator: np.random.Generator,
     resamples: int = 1000,
 ) -> tuple[float, float]:
-    """Compute the 95 % percentile bootstrap interval of a statistic of rows.
-
-    Two statistics whose generators have the same key see the same resamples.
-    """
+    """Compute the 95 % percentile bootstrap interval of a statistic of rows."""
     if rows < 2:
         return float("nan"), float("nan")
     with warnings.catch_warnings():
@@ -48,10 +45,7 @@ def bootstrap_interval(
 def bootstrap_mean(
     values_N: np.ndarray, *, generator: np.random.Generator, resamples: int = 1000
 ) -> tuple[float, float]:
-    """Compute the 95 % percentile bootstrap interval of a mean over examples.
-
-    Do not base verdicts on it: it ignores the variation between seeds.
-    """
+    """Compute the 95 % bootstrap interval of a mean over examples; it ignores the variation between seeds."""
     if len(values_N) < 2:
         return float("nan"), float("nan")
     result = bootstrap_of_mean(values_N, generator=generator, resamples=resamples)
