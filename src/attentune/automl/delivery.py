@@ -215,14 +215,14 @@ class Delivery:
         decided = fit_thresholds(
             result.logits, problem.labels, problem.space, metric=problem.metric, folds=problem.folds
         )
-        has_thresholds, reason = decided.label_space.thresholds is not None, result.reason
+        reason = result.reason
         if result.fusion.kind != "single" and len(problem.logits) > 1:
             # The scores are those of the leaderboard.
-            own = decided.scores["thresholds" if has_thresholds else "default"]
+            own = problem.metric.score(problem.labels, decided.predictions)
             simplest_NC = problem.logits[result.simplest_member]
             alone = problem.metric.score(problem.labels, predictions_of(simplest_NC, problem.space))
             reason = f"{reason.removesuffix('.')} ({problem.metric.name} {own:.4f} against {alone:.4f})."
-        reason = f"{reason} {decided.reason}" if has_thresholds else reason
+        reason = f"{reason} {decided.reason}".strip()
         return _Fused(result.fusion, result.logits, decided.predictions, decided.label_space, reason)
 
     def _leaderboard(self, fused: _Fused) -> list[LeaderboardRow]:

@@ -101,8 +101,7 @@ _FLAT = 1e-6  # a slope that differs from 0 by rounding only
 class ThresholdResult:
     label_space: LabelSpace  # the label space to deliver, with thresholds if they were kept
     predictions: np.ndarray  # cross-fitted predictions of all rows
-    scores: dict[str, float]  # the cross-fitted score of the default decision
-    reason: str  # why thresholds were kept or not, in one sentence
+    reason: str = ""  # why thresholds are used, in one sentence
 
 
 def fit_thresholds(
@@ -116,29 +115,24 @@ def fit_thresholds(
     """Fit thresholds on all rows, if those fitted on the other folds do well enough (by one standard error)."""
     space = replace(label_space, thresholds=None)
     default = predictions_of(logits_NC, space)
-    scores = {"default": metric.score(labels, default)}
-    if not can_have_thresholds(space, metric):
-        reason = f"Thresholds do not apply to {metric.name} with {space.num_labels} outputs ({space.task_type})."
-        return ThresholdResult(space, default, scores, reason)
     names = np.unique(folds)
-    if len(names) < 2:
-        return ThresholdResult(space, default, scores, "Thresholds need out-of-fold rows of at least two folds.")
+    if not can_have_thresholds(space, metric) or len(names) < 2:
+        return ThresholdResult(space, default)
     fitted = default.copy()
     for fold in names:
         inside, other = folds == fold, folds != fold
         values = best_thresholds(logits_NC[other], labels[other], space, metric)
         fitted[inside] = predictions_of(logits_NC[inside], replace(space, thresholds=values))
-    scores["thresholds"] = metric.score(labels, fitted)
     gain, error = paired_gain(metric, labels, default, fitted)
-    change = f"changes the cross-fitted {metric.name} by {gain:+.4g} (standard error {error:.2g})"
     must_win = space.is_multilabel or metric.name == "accuracy"
     if not gain > (error if must_win else -error):
-        return ThresholdResult(space, default, scores, f"The default decision is kept: fitting thresholds {change}.")
+        return ThresholdResult(space, default)
     values = best_thresholds(logits_NC, labels, space, metric)
-    text = ", ".join(f"{value:.3f}" for value in values)
-    return ThresholdResult(
-        replace(space, thresholds=values), fitted, scores, f"Thresholds ({text}) are used: this {change}."
+    reason = (
+        f"Thresholds ({', '.join(f'{value:.3f}' for value in values)}) are used: this changes the cross-fitted"
+        f" {metric.name} by {gain:+.4g} (standard error {error:.2g})."
     )
+    return ThresholdResult(replace(space, thresholds=values), fitted, reason)
 
 
 def can_have_thresholds(label_space: LabelSpace, metric: Metric) -> bool:
