@@ -1,6 +1,5 @@
 """Folds of the training rows, and what was predicted out of fold: by each member, and by what `auto` delivers."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,14 +129,12 @@ def read_out_of_fold(folder: str | Path, rows: TextRows, label_space: LabelSpace
         )
     try:
         identity = read_json(work / PLAN_FILE)["identity"]
+        made_of = (identity["rows"], identity["labels"]["task_type"], identity["labels"]["names"])
         logits_NC = load_file(work / OOF_FILE)["logits"]
     except Exception as error:  # safetensors has its own
         raise CheckpointError(f"{work}: cannot be read ({error}). Make the run again, or use another copy.") from error
-    same_labels = all(
-        identity["labels"].get(name) == json.loads(json.dumps(getattr(label_space, name)))
-        for name in ("task_type", "names")
-    )
-    if identity["rows"] != rows.fingerprint() or not same_labels or len(logits_NC) != len(rows):
+    these = (rows.fingerprint(), label_space.task_type, list(label_space.names))
+    if made_of != these or len(logits_NC) != len(rows):
         raise CheckpointError(
             f"{folder}: was made from other rows or labels than these {len(rows):,} ({rows.source}), expected the same,"
             " with the same flags for columns and labels. Give it those, or leave out --run."

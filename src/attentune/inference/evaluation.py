@@ -163,13 +163,12 @@ def row_errors(
     every, labels = np.arange(len(rows)), np.asarray(rows.labels)
     if label_space.task_type == "regression":
         size_N, wrong = np.abs(labels - predictions), every
+    elif label_space.is_multilabel:
+        size_N = np.abs(shares_NC - labels).max(axis=1)
+        wrong = np.flatnonzero((labels != predictions).any(axis=1))
     else:
-        if label_space.is_multilabel:
-            size_N = np.abs(shares_NC - labels).max(axis=1)
-            wrong = np.flatnonzero((labels != predictions).any(axis=1))
-        else:
-            size_N = shares_NC[every, predictions] - shares_NC[every, labels]
-            wrong = np.flatnonzero(labels != predictions)
+        size_N = shares_NC[every, predictions] - shares_NC[every, labels]
+        wrong = np.flatnonzero(labels != predictions)
     order = wrong[np.argsort(-size_N[wrong], kind="stable")]
     return tuple(
         RowError(
