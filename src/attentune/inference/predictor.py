@@ -470,15 +470,18 @@ def run_and_rows(run: str | Path | Predictor, texts: Any, pairs: Sequence[str] |
     return run if isinstance(run, Predictor) else Predictor.load(run), rows
 
 
-def predictions_of_input(evaluator: Evaluator) -> list[dict[str, Any]]:
-    """Predict the split "input" of an evaluator; return for each row what `predict` does."""
-    logits_NC, space = evaluator.predict("input"), evaluator.label_space
-    answers: list[dict[str, Any]] = [
-        {"prediction": one} for one in label_values(predictions_of(logits_NC, space), space)
-    ]
+def prediction_dicts(logits_NC: np.ndarray, space: LabelSpace) -> list[dict[str, Any]]:
+    """Return the prediction of each row and, unless it is a score, the probabilities by class."""
+    answers = [{"prediction": one} for one in label_values(predictions_of(logits_NC, space), space)]
     if space.names:
         for answer, shares in zip(answers, probabilities_of(logits_NC, space).tolist(), strict=True):
             answer["probabilities"] = dict(zip(space.names, shares, strict=True))
+    return answers
+
+
+def predictions_of_input(evaluator: Evaluator) -> list[dict[str, Any]]:
+    """Predict the split "input" of an evaluator; return for each row what `predict` does."""
+    answers = prediction_dicts(evaluator.predict("input"), evaluator.label_space)
     for name, values in evaluator.rejection_columns("input").items():
         for answer, value in zip(answers, values, strict=True):
             answer[name] = value
