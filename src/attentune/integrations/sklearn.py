@@ -159,7 +159,7 @@ class _TextEstimator(BaseEstimator):
         run, _ = state.pop("run_", None), state.pop("_temporary", None)
         if run is not None:
             # An ensemble has the folders of its members beside its own.
-            members = (run.folder / folder for member in getattr(run, "members", ()) for folder in member.folders)
+            members = (run.folder / folder for folder in getattr(run, "folders", ()))
             state["_files"] = {
                 path.relative_to(run.folder).as_posix(): path.read_bytes()
                 for folder in (run.folder, *members)
