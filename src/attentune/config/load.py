@@ -59,8 +59,8 @@ def read_yaml(file: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}:{error}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
-    except Exception as error:  # the safe loader passes on errors of int(), datetime(), recursion and others
-        reason = " ".join(str(error).split())
+    except Exception as error:  # the safe loader passes on errors of int(), datetime() and others
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
         raise ConfigError(f"{path}: cannot be read as a YAML file of settings: {reason}.") from None
     if content is None:
         return {}
