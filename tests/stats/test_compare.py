@@ -431,3 +431,12 @@ def test_neither_the_order_of_tasks_nor_a_tasks_level_matters(seed: int, shift: 
     after = rank(scores[generator.permutation(6)] + shift * generator.random((6, 1)), **settings)
     assert (after.methods, after.mean_ranks) == (before.methods, before.mean_ranks)
     assert after.statistic == pytest.approx(before.statistic, rel=1e-9)
+
+
+def test_what_cannot_be_ranked_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"scores have shape \(1, 3\) for 3 methods; expected \(tasks, methods\)"):
+        rank(np.ones((1, 3)))
+    with pytest.raises(ValueError, match=r"shape \(4, 3\) for 2 methods"):
+        rank(np.ones((4, 3)), ("a", "b"))
+    with pytest.raises(ValueError, match="a score is missing or not finite; leave out its task or its method"):
+        rank(np.array([[0.1, np.nan], [0.2, 0.3]]))

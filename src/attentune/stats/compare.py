@@ -335,7 +335,7 @@ def rank_methods(
     alpha: float = 0.05,
     permutations: int = 10_000,
 ) -> Ranking:
-    """Run Friedman's test on the scores of at least two methods on two tasks; compute Nemenyi's critical difference.
+    """Run Friedman's test and compute Nemenyi's critical difference.
 
     Null hypothesis of p: all methods are equivalent on every task, so every order of them is equally likely. p is from
     a permutation test within tasks, which is valid for few tasks too, where the chi-square approximation is not; if
@@ -346,6 +346,7 @@ def rank_methods(
     Source: Demsar, JMLR 7, 2006.
     """
     scores_TM = np.asarray(scores_TM, dtype=np.float64)
+    _check(scores_TM, len(methods))
     tasks, count = scores_TM.shape
     better_T1 = np.broadcast_to(greater_is_better, tasks)[:, None]
     # Scores that are equal up to rounding share their rank.
@@ -393,3 +394,12 @@ def _friedman(ranks_TM: np.ndarray, generator: np.random.Generator, permutations
         rng=generator,
     )
     return float(result.statistic), float(result.pvalue)
+
+
+def _check(scores_TM: np.ndarray, methods: int) -> None:
+    if scores_TM.ndim != 2 or min(scores_TM.shape) < 2 or scores_TM.shape[1] != methods:
+        raise ValueError(
+            f"scores have shape {scores_TM.shape} for {methods} methods; expected (tasks, methods), at least 2 of each"
+        )
+    if not np.isfinite(scores_TM).all():
+        raise ValueError("a score is missing or not finite; leave out its task or its method")
