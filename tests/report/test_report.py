@@ -417,3 +417,10 @@ def test_all_text_of_a_figure_is_inside_it(tmp_path, name):
             assert box.y0 >= -1, figure.name
             assert box.x1 <= drawn.bbox.x1 + 1, figure.name
             assert box.y1 <= drawn.bbox.y1 + 1, figure.name
+
+
+@pytest.mark.parametrize(("rows", "said"), [(1, "1 row"), (2, "2 rows")])
+def test_a_folded_table_says_how_many_rows_it_has(report: Report, rows: int, said: str) -> None:
+    cost = Table("cost", "Cost", ("method",), (("bert",),) * rows)
+    page = render_html(dataclasses.replace(report, sections=(dataclasses.replace(report.sections[0], parts=(cost,)),)))
+    assert f"<summary>Cost ({said})</summary>" in page
