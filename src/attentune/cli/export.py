@@ -23,7 +23,7 @@ Export a saved run to a folder that works without PyTorch, or without Attentune,
 
 RUN  a run folder or checkpoint
 --output_dir DIR  the folder to write: new or empty
---format onnx|transformers  format of the folder (default: onnx)
+--format onnx|transformers  onnx or transformers (default: onnx)
 --code auto|stock|remote  transformers: stock (a class of transformers), remote (with the model code, loaded with
     trust_remote_code), or auto: stock where it gives the run's logits and predictions (auto if not given)
 --quantize int8  also write a graph with 8-bit weights: int8
