@@ -621,8 +621,8 @@ class _Training(AutoWork, Plan):
                 raise KeyboardInterrupt
             reasons = "; ".join(f"{state.member.name}: {state.note}" for state in self.states[:5])
             raise ConfigError(
-                f"no member was trained on all folds in {self.spent_s:.0f} s ({reasons}). Give more time with"
-                " --time_limit and --resume, or a smaller encoder."
+                f"no member was trained on all folds in {self.spent_s:.0f} s ({reasons}). Give more time: the same"
+                " command with --resume and a longer --time_limit."
             )
         result = Delivery(self, stop).run()
         for note in result.notes[len(self.notes) :]:

@@ -303,7 +303,11 @@ class Delivery:
             self._write_run(run)
 
     def _reject(self, best: _Fused) -> str | None:
-        """Choose which texts are rejected: by out-of-fold energies, if distilled by probabilities."""
+        """Choose by out-of-fold predictions which texts are rejected, save it, and return a sentence.
+
+        By the energies of its members; an encoder that learned from the ensemble has its probabilities, and so its
+        threshold.
+        """
         share, fused = self.auto.config.training.reject, self.delivered or best
         is_right_N = fused.predictions == self.labels
         if share is None:

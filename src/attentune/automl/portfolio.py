@@ -45,8 +45,10 @@ class Member:
         """Return why it does not take these rows ("single" or "pair") and labels; None if it does."""
         if self.rows is not None and self.rows != rows:
             return f"is for {_ROWS[self.rows]}, but the rows are {_ROWS[rows]}. Leave it out."
-        if self.max_labels is not None and (num_labels > self.max_labels or task_type == "multi_label"):
-            return f"is for at most {self.max_labels} classes, but there are {num_labels} ({task_type}). Leave it out."
+        if self.max_labels is not None and task_type == "multi_label":
+            return "is for rows with one label each. Leave it out."
+        if self.max_labels is not None and num_labels > self.max_labels:
+            return f"is for at most {self.max_labels} classes, but there are {num_labels}. Leave it out."
         return "reads columns beside the text. Name some: --extra_columns" if self.columns and not has_columns else None
 
     def suits(self, classes: int) -> bool:

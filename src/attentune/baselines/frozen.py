@@ -302,7 +302,10 @@ class OnFrozenEncoder(Baseline):
 
 
 class FrozenLinear(OnFrozenEncoder):
-    """Logistic or ridge regression on mean vectors of single texts, or on `pair_features` of pairs."""
+    """Logistic or ridge regression on standardised mean vectors; for pairs on `FrozenEncoder.pair_features`.
+
+    Of many classes on vectors with a root mean square of 1, not standardised.
+    """
 
     name = "frozen-linear"
     middle: ClassVar[bool] = False  # whether the vectors are those of the middle layer

@@ -91,6 +91,13 @@ class EnsemblePredictor(Predictor):
         return self.pairs
 
     @property
+    def instead(self) -> str:
+        return (
+            "Train one that learns from the ensemble (attentune auto --deliver single), or name the folder of a member:"
+            f" {self.folder / self.folders[0]}"
+        )
+
+    @property
     def folders(self) -> list[str]:
         """The run folders of all members."""
         return [folder for folders in self.members.values() for folder in folders]
@@ -160,7 +167,8 @@ def load_run(folder: Path) -> EnsemblePredictor:
         space = read_label_space(content["label_space"])
         members = {entry["name"]: tuple(entry["folders"]) for entry in content["members"]}
         _check_folders(members)
-        if list(members) != list(fusion.members) or fusion.task_type != space.task_type:
+        names = [entry["name"] for entry in content["members"]]
+        if names != list(fusion.members) or fusion.task_type != space.task_type:
             raise ValueError("its members and labels are not those of its fusion")
         pairs = content["is_pair"]
         if not isinstance(pairs, bool):

@@ -113,9 +113,14 @@ class Predictor(ABC):
         if isinstance(self, ModelPredictor):
             return self
         raise ConfigError(
-            f"{purpose}: got {self.folder} ({self.kind}), expected the run folder of one fine-tuned encoder. Train one:"
-            " attentune train --preset bert, or attentune auto --deliver single"
+            f"{purpose}: got {self.folder} ({self.kind}), expected the run folder of one fine-tuned encoder."
+            f" {self.instead}"
         )
+
+    @property
+    def instead(self) -> str:
+        """What to do where `single_model` refuses."""
+        return "Train one: attentune train --preset bert --output_dir DIR"
 
     @functools.cached_property
     def read(self) -> TextsRead:

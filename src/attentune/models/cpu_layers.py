@@ -91,7 +91,12 @@ AttentionMaskInterface.register(LONG, partial(_mask, made_by=sdpa_mask))
 
 
 def use_own_attention(model: Any) -> str | None:
-    """Replace PyTorch's fused attention by our own on a CPU; return its name, None if another one is in use."""
+    """Replace PyTorch's fused attention by our own on a CPU; return its name, None if another one is in use.
+
+    Models for short texts use plain matrix products, which are faster in prediction too; those for long texts train
+    block by block and predict with PyTorch's. All agree up to rounding; training, evaluation and prediction of one
+    model use the same.
+    """
     encoder = model.encoder
     if encoder.config._attn_implementation != "sdpa":
         return None
@@ -231,13 +236,20 @@ _CAPTURING_MODULE = "transformers.utils.output_capturing"
 
 
 def use_fused_layers(model: Any) -> int:
-    """Replace a model's layers on the CPU by those of `nn.compiled.layers`, where supported; return how many."""
+    """Replace a model's layers on the CPU by those of `nn.compiled.layers`, where supported; return how many.
+
+    A layer is supported if it computes what BERT's does (perhaps with a bias or vectors of relative positions) or
+    ModernBERT's, with GELU and sizes that are multiples of the vector size, if the C code is available on this machine
+    (`nn.compiled.native`) and if it is right and not slower (`nn.compiled.checks`; the measurement of a BERT layer of
+    this size stands for all families). The fused layers are used in bf16, for training and prediction, as long as
+    nothing needs the layer's internals: no hooks on its submodules, no adapters, and our own attention. Pre-hooks on
+    attention's output projection are applied, since the context blur is one. Otherwise the layer's own code runs.
+    """
     layers = [module for module in model.modules() if _fits(module)]
     parts = find_parts(layers[0]) if layers else None
     if parts is None or unavailable_reason() is not None:
         return 0
     down = parts.linears[-1]
-    # The measurement of a BERT layer of this size stands for all families.
     if not is_fast(down.out_features, down.in_features, parts.heads):
         return 0
     for layer in layers:

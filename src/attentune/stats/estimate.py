@@ -25,7 +25,10 @@ def bootstrap_interval(
     generator: np.random.Generator,
     resamples: int = 1000,
 ) -> tuple[float, float]:
-    """Compute the 95 % percentile bootstrap interval of a statistic of rows."""
+    """Compute the 95 % percentile bootstrap interval of a statistic of rows.
+
+    Two statistics whose generators have the same key see the same resamples.
+    """
     if rows < 2:
         return float("nan"), float("nan")
     with warnings.catch_warnings():

@@ -413,7 +413,11 @@ def settle(inputs: RunInputs, display: ProgressDisplay) -> RunInputs:
 
 
 def default_loss(config: Config, task_type: str, *, is_pair: bool) -> str:
-    """Return the loss of these rows: for scores from a dot product, which has no scale, "pearson" instead of auto."""
+    """Return the loss of these rows: that of the settings, but for scores from a dot product "pearson" instead of auto.
+
+    A dot product has no scale of its own; the poster of task-specific attention reports a correlation of 0.3 to 0.4
+    with the squared error. Where other settings need a loss on the scale of the labels it stays "auto".
+    """
     from attentune.models.head_settings import is_dot_product  # imports PyTorch
 
     loss = config.objective.loss

@@ -275,8 +275,9 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
         yield run
         return
     with storage_errors(run):
+        run.parent.mkdir(parents=True, exist_ok=True)
         is_new = not run.exists()
-        run.mkdir(parents=True, exist_ok=True)
+        run.mkdir(exist_ok=True)
         lock = _lock(run, is_new)
     was_empty = not _content(run)
     try:
@@ -285,7 +286,7 @@ def opened_folder(config: Config, *, is_main: bool = True) -> Iterator[Path]:
             if config.training.overwrite_output_dir:
                 empty_folder(run)
             for entry in filter(is_leftover, run.iterdir()):
-                _remove(entry)
+                _remove(entry, ignore_errors=True)  # what cannot be removed harms nothing
         # Without the options of a single call, so that the file can be run again.
         training = replace(config.training, resume=False, overwrite_output_dir=False)
         write_text(run / CONFIG_FILE, to_yaml(replace(config, training=training)))
@@ -330,9 +331,9 @@ def is_leftover(entry: Path) -> bool:
     return entry.name.startswith(TEMPORARY) if entry.is_dir() else _TEMPORARY_FILE.match(entry.name) is not None
 
 
-def _remove(entry: Path) -> None:
+def _remove(entry: Path, *, ignore_errors: bool = False) -> None:
     if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry)
+        shutil.rmtree(entry, ignore_errors=ignore_errors)
     else:
         entry.unlink(missing_ok=True)
 

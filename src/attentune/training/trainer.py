@@ -116,7 +116,10 @@ class Trainer:
         ]
 
     def start_classifier(self) -> str | None:
-        """Fit the classifier before a new run's first step, if settings or head say so; return a note for the user."""
+        """Fit the classifier before the first step, if settings or head say so; return a note for the user.
+
+        A resumed run must not call it: its checkpoint has the classifier, and with L2-SP the starts.
+        """
         if not is_probed(self.model, linear_probe=self.training.linear_probe):
             return None
         began = time.perf_counter()

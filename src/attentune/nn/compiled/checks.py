@@ -40,7 +40,12 @@ _REPEATS = 5
 
 
 def is_fast(hidden: int, inner: int, heads: int) -> bool:
-    """Return whether the compiled layer of this size takes at most `LARGEST_RATIO` of PyTorch's time here."""
+    """Return whether the compiled layer of this size takes at most `LARGEST_RATIO` of the time that PyTorch's takes.
+
+    The ratio is kept in `native.cache_folder()` for this processor, version of PyTorch and number of threads; without a
+    folder that can be written to it is measured in each process. If $ATTENTUNE_NATIVE is 1 nothing is measured.
+    Call it only if the compiled code is available and right (`unavailable_reason`).
+    """
     if os.environ.get("ATTENTUNE_NATIVE") == "1":
         return True
     return _ratio(hidden, inner, heads, torch.get_num_threads()) <= LARGEST_RATIO

@@ -328,6 +328,7 @@ class CompiledAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
+        assert closure is None
         scale = 1.0 if self.grad_scale is None else float(self.grad_scale)
         copies = self.copies()
         copy_of = {weight: copy for group, _ in copies for weight, copy in group.items()}

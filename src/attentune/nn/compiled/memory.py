@@ -38,7 +38,11 @@ _within = 0
 
 @contextlib.contextmanager
 def kept_memory() -> Iterator[None]:
-    """Keep freed memory in the process within the outermost block: the pages of each step are not mapped again."""
+    """Keep freed memory in the process while the block runs, and return it to the system at the end.
+
+    Otherwise the pages of each batch's tensors and each step's gradients would be mapped again. If blocks are nested or
+    run in several threads, the memory is returned when the last one ends. With other C libraries this has no effect.
+    """
     if _library is None:
         yield
         return

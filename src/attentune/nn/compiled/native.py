@@ -1,11 +1,14 @@
 """Compilation and loading of the C kernels for the CPU.
 
 A wheel for Linux on x86-64 has a library for each of `LEVELS` (`hatch_build.py` compiles them). Elsewhere, and in a
-clone, they are compiled on first use and cached in $XDG_CACHE_HOME/attentune (default ~/.cache/attentune), one file per
-version of the sources and per processor. `checks` compares the library with PyTorch, whose operations are used where
-there is none, or with ATTENTUNE_NATIVE=0. $CC selects a compiler and $ATTENTUNE_CFLAGS adds options, such as
--march=x86-64-v3 for an older processor than this one; with either of them the wheel's libraries are not used. The build
-of a wheel loads this file alone, so it imports nothing of the package.
+clone, the kernels are compiled on first use with the machine's C compiler. PyTorch's operations are used instead on
+systems other than Linux, without library and compiler, or if PyTorch does not use GNU OpenMP. What is compiled on
+first use is cached in $XDG_CACHE_HOME/attentune (default ~/.cache/attentune), one file per version of the sources and
+per processor; without a cache that can be written to, each process compiles it. `checks` compares the library with
+PyTorch. $CC selects a compiler other than `cc`, `gcc` or `clang`; $ATTENTUNE_CFLAGS adds options, such as
+-march=x86-64-v3 for an older processor than this one; with either of them the wheel's libraries are not used.
+ATTENTUNE_NATIVE=0 disables the kernels, ATTENTUNE_NATIVE=1 uses them without measuring whether they are faster
+(`checks.is_fast`). The build of a wheel loads this file alone, so it imports nothing of the package.
 """
 
 import contextlib
