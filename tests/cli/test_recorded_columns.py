@@ -272,7 +272,7 @@ def test_an_explanation_keeps_the_columns_of_its_row(shop: Path, attentune) -> N
             "auto train.csv --extra_columns label --label_column label --output_dir x",
             "also that of the text, the label",
         ),
-        ("auto train.csv --extra_columns text --output_dir x", "no column looks like the text by its name"),
+        ("auto train.csv --extra_columns text --output_dir x", "'text' of --extra_columns is the text by its name"),
         ("auto train.csv --extra_columns price --deliver single --output_dir x", "one encoder reads no columns"),
         ("auto train.csv --extra_columns price --exclude columns-linear --output_dir x", "no member reads the columns"),
         ("auto train.csv --portfolio columns-linear --output_dir x", "Name some: --extra_columns"),
