@@ -76,13 +76,15 @@ def serve_pipeline(run: str, max_batch: int) -> None:
     from transformers import pipeline
 
     from attentune.inference.predictor import Predictor
-    from attentune.integrations.transformers import stock_model
+    from attentune.integrations.transformers import stock_model, unavailable_reason
     from attentune.serving.api import api_app
     from attentune.serving.backend import Row, RunBackend
     from attentune.serving.limits import ServerLimits
     from attentune.serving.server import bound_socket, on_sigterm, run_server
 
     saved = Predictor.load(run).single_model("the benchmark")
+    if reason := unavailable_reason(saved.model):
+        raise SystemExit(reason)
     classify = pipeline("text-classification", model=stock_model(saved.model), tokenizer=saved.tokenizer, device="cpu")
 
     class PipelineBackend(RunBackend):

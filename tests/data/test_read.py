@@ -21,7 +21,7 @@ from attentune.data.labels import LabelReader
 from attentune.data.load import load_data
 from attentune.data.text_files import Dialect
 from attentune.data.unlabelled import find_sources
-from attentune.errors import DataError, LabelError
+from attentune.errors import ConfigError, DataError, LabelError
 from helpers.bad_files import KINDS, as_parquet, letters, names, tables, texts
 from helpers.bad_files import written as table_file
 
@@ -343,3 +343,12 @@ def test_a_fingerprint_tells_every_change(rows, data):
     changed[place] = (one + more, two) if side else (one, more + two)
     assert of(changed) != of(rows)
     assert of(rows[::-1]) == of(rows) if rows == rows[::-1] else of(rows[::-1]) != of(rows)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.txt", "rows.json"])
+def test_settings_of_files_are_checked_where_they_are_not_needed(tmp_path, name):
+    content = {"rows.jsonl": '{"text": "fine"}\n', "rows.json": '[{"text": "fine"}]', "rows.txt": "fine\n"}[name]
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=r"--delimiter: got ';;'") as caught:
+        read_table(tmp_path / name, config=DataConfig(delimiter=";;", encoding="nonsense"))
+    assert len(caught.value.problems) == 2

@@ -161,12 +161,17 @@ def test_a_repeated_header_is_told_and_can_be_left_out(tmp_path, kind):
     else:
         write(path, "\n".join(lines("\t" if kind == "tsv" else ",", texts, labels)))
     place = {"jsonl": "line 13", "json": "line 1", "parquet": "row 12"}.get(kind, "line 14")
-    assert f"the names of the columns are repeated in {place}, which is read as a row" in notes_of(path)
+    assert f"the names of the columns are repeated in {place}, read as a row." in notes_of(path)
     told = notes_of(path, skip_broken_rows=True)
     assert "1 row is left out" in told
     assert "2 classes" in told
     (entry,) = map(json.loads, (tmp_path / f"{path.name}.left_out.jsonl").read_text().splitlines())
     assert entry["cells"] == ["text", "label"]
+
+
+def test_headers_that_are_repeated_are_told_in_the_plural(tmp_path):
+    path = write(tmp_path / "rows.csv", "\n".join([*lines(","), "text,label", *lines(",")[1:], "text,label"]))
+    assert "are repeated in lines 26, 51, read as rows." in notes_of(path)
 
 
 @pytest.mark.parametrize("again", ["\ufefftext,label", "Text, Label"])

@@ -26,6 +26,7 @@ from attentune.demo.domains import (
 )
 from attentune.demo.leaderboard import FILMS, HELD_OUT, Score, ScoredRun, cells, ranked
 from attentune.demo.run import _auto_run, data_settings
+from attentune.errors import ConfigError
 from attentune.results import to_json
 from attentune.runs.records import Predictions, Run, RunRecord
 from attentune.training.callbacks import ProgressDisplay
@@ -85,6 +86,12 @@ def test_a_smaller_size_takes_some_of_the_same_sentences_and_leaves_the_tests_as
     small, large = (split_sentences(train_size=size, seed=7) for size in (200, 1600))
     assert small["held_out"] == large["held_out"]
     assert set(small["train"]) < set(large["train"])
+
+
+@pytest.mark.parametrize("size", [6, 1604])
+def test_other_sizes_are_refused(size):
+    with pytest.raises(ConfigError, match=f"train_size: got {size}, expected a multiple of 4 from 4 to 1600"):
+        split_sentences(train_size=size, seed=42)
 
 
 def test_the_seed_chooses_the_held_out_sentences():

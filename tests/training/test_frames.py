@@ -96,6 +96,8 @@ def test_what_is_no_data_frame_and_one_without_rows_or_with_twins_is_refused(rev
         attentune.train(reviews[:0])
     with pytest.raises(AttentuneError, match="names 'text' more than once"):
         attentune.train(pandas.concat([reviews, reviews], axis=1)[["label", "text"]].iloc[:, [0, 2, 3]])
+    with pytest.raises(AttentuneError, match="names '' more than once"):
+        attentune.train(reviews.assign(a=1, b=2).rename(columns={"a": "", "b": ""}))
 
 
 RESULT = RunResult(

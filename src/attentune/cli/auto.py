@@ -90,8 +90,11 @@ def run(arguments: Sequence[str]) -> int:
     print(to_json(result.to_dict()) if parsed.format == "json" else _text(result), end="")
     if result.stopped:
         return stopped(f"stopped; the best so far is in {result.folder}.", "auto", arguments, resume=True)
-    if rows is not None and not parsed.quiet:
-        tell_next(result.folder, next(iter(rows.splits.values())))
+    if config.data.train_file != "-" and not parsed.quiet:  # standard input is read once
+        from attentune.data.load import load_data
+
+        data = rows or load_data(config.data, seed=config.training.seed, splits=("train",), allow_doubt=True)
+        tell_next(result.folder, data.splits["train"])
     return 0
 
 

@@ -49,6 +49,8 @@ def parse_parquet(
         file = _opened(source, path, keep)
         names = tuple(file.schema_arrow.names)
         selected = [name for name in names if keep is None or name in keep]
+        if file.metadata.num_rows * len(selected) * _CELL_BYTES > max_bytes:
+            raise _too_large(path, max_bytes)
 
         def table(cells: list[tuple[Any, ...]], first_row: int) -> Table:
             columns = dict(zip(selected, zip(*cells, strict=True), strict=True)) if selected else {}
@@ -59,6 +61,10 @@ def parse_parquet(
     except (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"not a whole Parquet file ({reason}). Write it again.", path=path) from error
+
+
+def _too_large(path: str | Path, max_bytes: float) -> DataError:
+    return DataError(f"holds more than the {max_bytes:.0f} bytes that are read. Split the file.", path=path)
 
 
 def _opened(source: Any, path: str | Path, keep: Collection[str] | None) -> Any:
@@ -87,7 +93,7 @@ def _parquet_rows(
             sizes = [[len(cell) if isinstance(cell, str) else _CELL_BYTES for cell in cells] for cells in columns]
             unpacked += sum(map(sum, sizes))
             if unpacked > max_bytes:
-                raise DataError(f"holds more than the {max_bytes:.0f} bytes that are read. Split the file.", path=path)
+                raise _too_large(path, max_bytes)
             check_ratio(unpacked, file_bytes, path)
             records = zip(*columns, strict=True) if columns else ((),) * batch.num_rows
             for row, cells in enumerate(records):
@@ -104,7 +110,6 @@ def _cells(array: Any) -> list[Any]:
     return [as_cell(value) for value in array.to_pylist()]
 
 
-SPREADSHEETS = (".xlsx", ".xls", ".xlsb", ".ods")
 # The most time that reading a spreadsheet may take.
 _SECONDS = 600.0
 _ENDED = "reading it ends at once or takes all memory: it is damaged, or has a cell far from the others"

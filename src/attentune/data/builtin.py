@@ -51,7 +51,7 @@ class TaskSpec:
     folders: tuple[str, ...]  # possible folders of the files, relative to the data folder
     quoting: str  # "none" or "csv" (see `Dialect`); fields are separated by tabs
     splits: Mapping[str, SplitSpec]  # in the order train, validation, test
-    score_range: tuple[float, float] | None = None  # the lowest and highest valid score of a regression
+    score_range: tuple[float, float] | None = None  # predicted scores of a submission are clipped to it
     drop_unlabelled: bool = False  # leave rows without a label out of train and validation, with a note
     drop_broken: bool = False  # leave rows with missing or extra fields out, with a note
 

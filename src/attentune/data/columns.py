@@ -144,10 +144,22 @@ def choose_columns(table: Table, config: DataConfig, *, want_label: bool = True)
         )
 
     def guess(what: str, taken: Collection[str | None]) -> str:
-        column = _by_content(what, taken, table, note)
+        try:
+            column = _by_content(what, taken, table, note)
+        except DataError as error:
+            if (own := _first(LABELS if what == "label" else TEXTS, extra)) is None:
+                raise
+            raise DataError(
+                f"the column {own!r} of --extra_columns is the {what} by its name, expected columns beside it. Leave it"
+                f" out there, or name the {what} with --{what}_column.",
+                path=source,
+            ) from error
         by_content.append(f"{what} {column!r}")
         return column
 
+    for column, setting in ((config.id_column, "--id_column"), (config.text_pair_column, "--text_pair_column")):
+        if column is not None:
+            require(names, column, source, setting)
     label = config.label_column
     if label is not None:
         if want_label or find_columns(label, names) is not None:

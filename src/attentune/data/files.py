@@ -19,15 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from attentune.config.schema import DataConfig
-from attentune.data.binary_files import SPREADSHEETS, parse_parquet, parse_spreadsheet
+from attentune.data.binary_files import parse_parquet, parse_spreadsheet
 from attentune.data.tables import CHUNK, CONVENTIONAL, WHOLE, ChunkLimit, Table
 from attentune.data.text_files import parse_delimited, parse_json, parse_json_lines, parse_plain_lines
 from attentune.data.text_formats import (
     DELIMITERS,
     HEAD_BYTES,
     MAX_BYTES,
+    SPREADSHEETS,
     Dialect,
     check_file,
+    check_file_settings,
     describe,
     find_dialect,
     find_encoding,
@@ -75,6 +77,7 @@ def read_chunks(
     Files that are not read row by row are one chunk. A chunk of a .jsonl file has only the columns of its rows. Of
     delimited files and Parquet only the columns in `keep` are read.
     """
+    check_file_settings(config)
     name: str | Path = NAME
     if str(path) == STANDARD_INPUT:
         path = copied_input()

@@ -462,10 +462,10 @@ def without_broken_rows(table: Table, labels: Sequence[str], *, is_skipped: bool
     if not is_skipped:
         if not reasons:
             return table, ()
-        shown = listed(places[row] for row in reasons)
+        shown, several = listed(places[row] for row in reasons), len(reasons) > 1
         return table, (
-            f"{table.source}: the names of the columns are repeated in {what} {shown}, which is read as a row. If files"
-            " were put together, --skip_broken_rows leaves such rows out.",
+            f"{table.source}: the names of the columns are repeated in {what}{'s' * several} {shown}, read as"
+            f" {'rows' if several else 'a row'}. If files were put together, --skip_broken_rows leaves such rows out.",
         )
     given = [table.columns[name] for name in labels if name in table.columns]
     for row, cells in enumerate(zip(*given, strict=True)):

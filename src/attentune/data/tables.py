@@ -219,7 +219,7 @@ def _is_clean(text: str) -> bool:
 
 def check_names(names: Sequence[str], source: str | Path, *, line: int | None = None, cure: str = "") -> None:
     """Check that no two columns have the same name."""
-    if repeated := sorted({name for name in names if name and names.count(name) > 1}):
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
         shown = ", ".join(map(repr, repeated))
         raise DataError(f"names {shown} more than once. Give each column its own name{cure}.", path=source, line=line)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.data.tables import CONVENTIONAL, WHOLE, ChunkLimit, Table, as_cell, check_names, in_chunks, listed
-from attentune.data.text_formats import Dialect, RowShapes, csv_records
+from attentune.data.text_formats import SPREADSHEETS, Dialect, RowShapes, csv_records
 from attentune.errors import DataError
 
 # The column of a file with one text a line.
@@ -128,10 +128,10 @@ def _without_blank_end(records: Iterator[tuple[int, list[str]]], path: str | Pat
         if not fields:
             first_blank = first_blank or line
         elif first_blank:
+            is_sheet = Path(path).suffix.lower() in SPREADSHEETS
+            quoted = "" if is_sheet else ' (or write "" if it stands for an empty text)'
             raise DataError(
-                'a blank line between rows, expected a row. Delete it (or write "" if it stands for an empty text).',
-                path=path,
-                line=first_blank,
+                f"a blank line between rows, expected a row. Delete it{quoted}.", path=path, line=first_blank
             )
         else:
             yield line, fields
@@ -153,7 +153,7 @@ def _header(
     # A conventional name is no cell of a row.
     is_row = not any(name.lower() in CONVENTIONAL for name in names)
     cure = "; or, if the first line is a row, give --no_header (the columns are then column_1, column_2, ...)"
-    check_names(names, path, line=line, cure=cure if is_row else "")
+    check_names([name for name in names if name], path, line=line, cure=cure if is_row else "")
     return names, records
 
 

@@ -223,6 +223,7 @@ _DAMAGED = 0.6
 _LEAST_CONFIDENCE = 0.05
 
 
+SPREADSHEETS = (".xlsx", ".xls", ".xlsb", ".ods")
 # The name of a column of a file without names.
 _NUMBERED = re.compile(r"column_[0-9]+")
 # A number or an id: no spaces, and a digit.
@@ -306,13 +307,25 @@ def named_columns(config: DataConfig) -> set[str]:
     return {name for name in (*names, *(part.strip(' []"') for part in parts)) if name}
 
 
-def find_dialect(head: bytes, kind: str, config: DataConfig) -> Dialect:
-    given = _given_delimiter(config)
-    if given is not None and (len(given) != 1 or given in '"\r\n'):
-        raise ConfigError(
-            f"--delimiter: got {given!r}, expected one character, such as ';' or '\\t' for a tab, not a quote or"
+def check_file_settings(config: DataConfig) -> None:
+    """Check the separator and the encoding, also for files that need none."""
+    delimiter, problems = _given_delimiter(config), list[str]()
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
+        problems.append(
+            f"--delimiter: got {delimiter!r}, expected one character, such as ';' or '\\t' for a tab, not a quote or"
             " line end."
         )
+    if config.encoding is not None and not _is_text_encoding(config.encoding):
+        problems.append(
+            f"--encoding: got {config.encoding!r}, which is no encoding of texts that Python knows; expected for"
+            " instance cp1252 (Windows), latin-1, utf-16 or shift_jis."
+        )
+    if problems:
+        raise ConfigError(problems)
+
+
+def find_dialect(head: bytes, kind: str, config: DataConfig) -> Dialect:
+    given = _given_delimiter(config)
     encoding = find_encoding(head[:_FORMAT_BYTES], config.encoding)
     text = codecs.getincrementaldecoder(encoding or "latin-1")("replace").decode(head).removeprefix("\ufeff")
     sep_line = _SEP_LINE.match(text)
@@ -415,11 +428,6 @@ def _records(lines: Sequence[str], delimiter: str, *, skips_spaces: bool = False
 
 def find_encoding(head: bytes, given: str | None = None) -> str | None:
     """Find the encoding of a file from its first bytes; ASCII and UTF-8 are read as such, whatever is given."""
-    if given is not None and not _is_text_encoding(given):
-        raise ConfigError(
-            f"--encoding: got {given!r}, which is no encoding of texts that Python knows; expected for instance cp1252"
-            " (Windows), latin-1, utf-16 or shift_jis."
-        )
     if is_other_format(head):
         return None
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

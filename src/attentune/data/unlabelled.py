@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attentune.config.schema import DataConfig
-from attentune.data.binary_files import SPREADSHEETS, parse_parquet
+from attentune.data.binary_files import parse_parquet
 from attentune.data.builtin import TaskSpec, label_reader, load_spec
 from attentune.data.columns import (
     Columns,
@@ -34,7 +34,7 @@ from attentune.data.files import (
 )
 from attentune.data.labels import LabelReader
 from attentune.data.tables import BLOCK, BLOCK_ROWS, CHUNK, IDS, WHOLE, ChunkLimit, Table
-from attentune.data.text_formats import unpacked
+from attentune.data.text_formats import SPREADSHEETS, check_file_settings, unpacked
 from attentune.errors import DataError
 from attentune.io.urls import StoredFile, find_files, is_url
 
@@ -240,6 +240,8 @@ class Source:
             yield from read_chunks(path, keep=keep, limit=BLOCK, config=self.config)
             return
         with self.file.open() as file:
+            if self.kind == PARQUET and path.lower().endswith(".gz"):
+                raise DataError("gzipped Parquet is not read. Unpack it.", path=path)
             if self.kind == PARQUET:
                 yield from parse_parquet(file, path, keep, BLOCK, file_bytes=size)
                 return
@@ -249,6 +251,7 @@ class Source:
 
 
 def find_sources(pattern: str, config: DataConfig) -> list[Source]:
+    check_file_settings(config)
     # Spreadsheets are taken where they are named, but are left out of a folder.
     files = find_files(pattern, ENDINGS)
     sources = [Source(file, kind_of(file.path, config), config) for file in files]

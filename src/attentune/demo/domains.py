@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from attentune.errors import ConfigError
 from attentune.io.files import csv_text, storage_errors, write_text
 from attentune.seeding import numpy_generator
 
@@ -50,7 +51,13 @@ def split_sentences(*, train_size: int, seed: int) -> dict[str, list[Sentence]]:
     about each, "films" has all sentences about films. The classes are balanced in each. No text of the other two occurs
     in "train": texts that occur twice in their domain are not held out, and those that occur among the films are.
     """
-    per_group = train_size // (len(TRAIN_DOMAINS) * len(LABEL_NAMES))
+    largest = sum(len(read_sentences(domain)) - HELD_OUT_ROWS for domain in TRAIN_DOMAINS)
+    groups = len(TRAIN_DOMAINS) * len(LABEL_NAMES)
+    if train_size % groups or not 0 < train_size <= largest:
+        raise ConfigError(
+            f"train_size: got {train_size}, expected a multiple of {groups} from {groups} to {largest}: as many"
+            " positive as negative sentences of each domain."
+        )
     new = read_sentences(NEW_DOMAIN)
     new_texts = {_normalised(one.text) for one in new}
     train: list[Sentence] = []
@@ -69,7 +76,7 @@ def split_sentences(*, train_size: int, seed: int) -> dict[str, list[Sentence]]:
             own = [one for one in shuffled if one.label == label]
             first = HELD_OUT_ROWS // len(LABEL_NAMES)
             held_out += own[:first]
-            train += own[first : first + per_group]
+            train += own[first : first + train_size // groups]
     return {"train": train, "held_out": held_out, "films": new}
 
 

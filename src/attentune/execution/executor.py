@@ -20,7 +20,11 @@ from attentune.plugins import require_extra
 
 
 def available_memory_bytes() -> int | None:
-    """Return the memory that new processes may use; None if the system does not say."""
+    """Return the memory that new processes may use, as far as the system says; None if it does not.
+
+    On Linux what the kernel counts as available, limited by the process's control group; elsewhere psutil's figure, or
+    half of the physical memory.
+    """
     known = []
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()

@@ -121,7 +121,15 @@ def _ranked(
     scores_WN = sparse.csr_array((values.astype(np.float64), (at_W, at_N)), shape=shape)
     there_WN = sparse.csr_array((np.ones(len(values)), (at_W, at_N)), shape=shape)
     means_W = scores_WN.sum(axis=1) / there_WN.sum(axis=1)
-    low_W, high_W = _intervals(scores_WN, there_WN, resamples, generator)
+    key, part = int(generator.integers(1 << 62)), max(1, _VALUES_PER_BATCH // resamples)
+    # Words are divided so that all means of some fit in memory; all have the same resamples of rows.
+    low_W, high_W = np.concatenate(
+        [
+            _intervals(scores_WN[first : first + part], there_WN[first : first + part], resamples, key)
+            for first in range(0, len(names), part)
+        ],
+        axis=1,
+    )
     found = [
         ClassWord(word, within, counts[word, within], float(means_W[w]), float(low_W[w]), float(high_W[w]))
         for w, (word, within) in enumerate(names)
@@ -130,12 +138,10 @@ def _ranked(
     return sorted(found, key=lambda one: (-one.low * one.rows, one.word, one.within))
 
 
-def _intervals(
-    scores_WN: Any, there_WN: Any, resamples: int, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """The 95 % bootstrap percentiles, over rows, of the mean score of each word in its rows."""
+def _intervals(scores_WN: Any, there_WN: Any, resamples: int, key: int) -> np.ndarray:
+    """The 95 % bootstrap percentiles, (2, W), over rows, of the mean score of each word in its rows."""
     rows = scores_WN.shape[1]
-    again = np.random.Generator(np.random.PCG64(int(generator.integers(1 << 62))))
+    again = np.random.Generator(np.random.PCG64(key))
     draws = max(1, _VALUES_PER_BATCH // max(rows, 1))
     means_RW = []
     # The means of all words in a resample share its rows.
@@ -145,5 +151,4 @@ def _intervals(
         with np.errstate(invalid="ignore"):
             means_RW.append(((scores_WN @ drawn_NR) / (there_WN @ drawn_NR)).T)
     # A resample without the word has no mean.
-    low_W, high_W = np.nanquantile(np.concatenate(means_RW), (0.025, 0.975), axis=0)
-    return low_W, high_W
+    return np.nanquantile(np.concatenate(means_RW), (0.025, 0.975), axis=0)

@@ -20,7 +20,7 @@ from attentune.data.tokenization import budget_order, encode_with_spans
 from attentune.explain.explanation import Explanation, Subword, overlap, word_spans
 from attentune.explain.fast_shap import LEAST_EXPLAINED
 from attentune.explain.gradient import PassCounter
-from attentune.explain.methods import METHODS, method_of, score_unit
+from attentune.explain.methods import METHODS, check_contrast, method_of, score_unit
 from attentune.explain.scorer import (
     PredictionScorer,
     Scorer,
@@ -93,6 +93,8 @@ class BaseExplainer(ABC):
         """Compute each row's scores; with `alone` each row by itself, without padding."""
         settings = settings or Settings()
         method, wanted_N = method_of(name, self.saved), class_ids(target, self._space, len(self.rows))
+        if settings.contrast is not None:
+            check_contrast(name)
         scorer = replace(self.scorer, contrast=contrast_id(settings.contrast, target, self._space))
         batches = [np.array([place]) for place in range(len(self.rows))]
         if self.batched and method.batched and not alone:
@@ -319,7 +321,7 @@ def _as_read(word: Subword, rows: TextRows, explainer: BaseExplainer) -> Subword
 def answer_masked(
     saved: Predictor, rows: TextRows, words: Sequence[Subword], *, precision: str | None = None
 ) -> tuple[dict[str, Any], dict[str, Any], list[int]]:
-    """Predict the first row without and with words masked, as `predict` does; all their tokens are masked.
+    """Predict the first row without and with words masked, as `prediction_dicts` says it; all their tokens are masked.
 
     Also return how many tokens each word has: 0 if the text is cut before it.
 

@@ -96,7 +96,10 @@ def explain_rows(
     precision: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, list[Explanation]]:
-    """Explain rows by several methods; see `explain_texts`. All arguments are checked before the first method runs."""
+    """Explain rows by several methods with a loaded run; see `explain_texts`.
+
+    All arguments are checked before the first method runs.
+    """
     settings = settings or Settings()
     _check(saved, rows, methods, target, level, settings)
     if not len(rows):

@@ -375,7 +375,7 @@ class AttentuneAuto(_TextEstimator):
 
 def _classes_of(y: Any) -> tuple[LabelSpace, np.ndarray, np.ndarray]:
     """Return the label space of y, the (N,) class ids, and the sorted classes, whose names must differ as text."""
-    classes, labels_N = np.unique(labels_of(y), return_inverse=True)
+    classes, labels_N = np.unique(labels_of(y, stacklevel=4), return_inverse=True)
     names = tuple(map(str, classes.tolist()))
     if len(names) < 2:
         raise ValueError(f"y: got one class ({', '.join(names)}), expected at least 2.")
@@ -384,7 +384,7 @@ def _classes_of(y: Any) -> tuple[LabelSpace, np.ndarray, np.ndarray]:
     return LabelSpace("classification", names), labels_N.astype(np.int64), classes
 
 
-def labels_of(y: Any) -> np.ndarray:
+def labels_of(y: Any, *, stacklevel: int = 3) -> np.ndarray:
     """Return the (N,) class labels, of any sortable type."""
     check_one_column(y)
     _check_labels(y)
@@ -399,7 +399,7 @@ def labels_of(y: Any) -> np.ndarray:
                 f"y: the classes {other!a} and {name!a} are equal but for invisible characters or zeros; they are two"
                 " classes here. Write one of them in all rows if they are one.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=stacklevel,
             )
     return labels_N
 

@@ -38,7 +38,7 @@ from attentune.integrations.exports import (
 from attentune.io.files import check_new_folder, new_folder, storage_errors, write_text
 from attentune.models.configuration import AttentuneConfig
 from attentune.models.modeling import AttentuneForSequenceClassification
-from attentune.models.saving import quiet, save_model, save_tokenizer
+from attentune.models.saving import is_pooler_weight, quiet, save_model, save_tokenizer
 from attentune.nn.classifiers import ScaledOutput
 from attentune.plugins import is_plugin
 
@@ -309,7 +309,10 @@ def stock_model(model: AttentuneForSequenceClassification) -> PreTrainedModel:
     config = classification_config(model)
     made = AutoModelForSequenceClassification.from_config(config)
     weights = {name: weight.detach().float().cpu() for name, weight in model.encoder.state_dict().items()}
-    made.base_model.load_state_dict(weights, strict=False)  # one of the two may lack a pooler
+    found = made.base_model.load_state_dict(weights, strict=False)  # one of the two may lack a pooler
+    broken = [*found.unexpected_keys, *(name for name in found.missing_keys if not is_pooler_weight(name))]
+    if broken:
+        raise ValueError(f"weights of {type(made).__name__} and of the encoder differ: {', '.join(broken[:3])}")
     head = _HEADS[config.model_type]
     _fill(made.get_submodule(head.dense), made.get_submodule(head.last), model)
     return made.eval()

@@ -32,7 +32,11 @@ class Segment(NamedTuple):
 
 
 def segments(text: str, tokens: Sequence[Subword], *, signed: bool) -> list[Segment]:
-    """Split the whole text into segments, in order, the tokens with their scores."""
+    """Split the whole text into segments, in order, the tokens with their scores.
+
+    Tokens that share characters (subwords of one character) become one segment, with the sum of their scores if
+    `signed`, else with the highest.
+    """
     # Tokens that share characters (subwords of one character) become one segment.
     spans: list[tuple[int, int, float]] = []
     for token in tokens:

@@ -186,7 +186,10 @@ def further_table(verdicts: Verdicts) -> Table | None:
 
 
 def ranks_table(verdicts: Verdicts) -> Table | None:
-    """Make the table of mean ranks over tasks, for each task at the largest size that all models have."""
+    """Make the table of mean ranks over tasks, for each task at the largest size that all models have.
+
+    Tasks on which runs have collapsed are left out; None with fewer than two tasks or models.
+    """
     whole = {cells[0].task: cells for cells in verdicts.columns if len(cells) == len(verdicts.models)}
     left_out = [task for task, cells in whole.items() if any(map(verdicts.has_collapsed, cells))]
     of_task = {task: cells for task, cells in whole.items() if task not in left_out}

@@ -271,7 +271,10 @@ class RecordStore:
             return None
 
     def write(self, record: RunRecord, folder: Path) -> bool:
-        """Write a record and its predictions, unless the run has a record that counts; the run's lock is held."""
+        """Write a record, with the predictions in its run folder; return False if the run already has a record.
+
+        A second record is discarded, unless it is the first successful one. Call it with the run's lock held.
+        """
         target = self.file(record.run)
         with storage_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -147,7 +147,10 @@ class Search:
         return METRICS[self.metric].greater_is_better
 
     def value(self, scores: Sequence[float]) -> float | None:
-        """Return the value that ranks a trial with these scores; None if one of them is undefined."""
+        """Return the value that ranks a trial with these scores; None if one of them is undefined.
+
+        The mean; by the rule of three parts the mean - k std, or mean + k std where lower scores are better.
+        """
         if not scores or not all(math.isfinite(score) for score in scores):
             return None
         mean = statistics.fmean(scores)
@@ -335,4 +338,7 @@ def dimension_of(text: str, problems: list[str]) -> Dimension | None:
     if is_log or (len(parts) == 2 and all(_number(part) is not None for part in parts)):
         low, high = parts[-2:]
         return _range(name, {"low": low, "high": high, "log": is_log}, f"--search {name}", problems)
+    if len(parts) == 3 and all(_number(part) is not None for part in parts):
+        problems.append(f"--search {text}: a range is LOW:HIGH, without a step; list the values: {name}=A,B,C")
+        return None
     return _listed(name, [part.strip() for part in values.split(",")], f"--search {name}", problems)

@@ -109,7 +109,11 @@ class RunPairs:
 
 
 def read_run(path: str, *, split: str = "validation", task_type: str | None = None) -> ScoredRun:
-    """Read the predictions of a run folder on a split, or a file of predictions."""
+    """Read the predictions of a run folder on a split, or a file of predictions.
+
+    A file has the columns id, label and prediction, and optionally p_<class>; without these, numbers with a fraction
+    or many values are scores, and everything else is a class.
+    """
     place = Path(path)
     if not place.is_dir():
         if not place.is_file():

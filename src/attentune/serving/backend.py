@@ -201,8 +201,8 @@ class RunBackend:
     def example(self) -> dict[str, Any]:
         """Return the text that the page begins with, and where it is from.
 
-        It is the first validation row that has 6 to 30 words, both texts of a pair together: enough to explain, and
-        explained in a moment. If there is none, or the rows cannot be read, it is a sentence of ours.
+        It is the first of 1,000 validation rows that has 6 to 30 words, both texts of a pair together: enough to
+        explain, and explained in a moment. If there is none, or the rows cannot be read, it is a sentence of ours.
         """
         with contextlib.suppress(AttentuneError, OSError, ValueError):
             _, rows = self._validation

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attentune.data.builtin import TaskSpec, load_spec, require_column
+from attentune.data.builtin import TaskSpec, find_builtin_file, load_spec, require_column
 from attentune.data.dataset import TextRows, data_name
 from attentune.data.files import read_delimited
 from attentune.data.text_files import Dialect
@@ -219,13 +219,17 @@ def _read_rows(
     found = {}
     for file in (file for file in SITE_FILES if file.trained_on == task):
         settings = replace(saved.config.data, task=file.task, data_dir=data_dir or saved.config.data.data_dir)
-        try:
-            task_data = saved.data(settings, (file.split,))
-        except DataError as error:
-            if file.task == task:
-                raise
-            warnings.append(f"{file.name}: left out, as it cannot be read: {error}")
-            continue
+        if file.task != task:
+            try:
+                find_builtin_file(file.task, file.split, settings.data_dir)
+            except DataError as error:
+                names = " or ".join(load_spec(file.task).splits[file.split].files)
+                warnings.append(
+                    f"{file.name}: left out, since there is no {names} in {error.path}. Get it, and name the folder of"
+                    " all of GLUE with --data_dir."
+                )
+                continue
+        task_data = saved.data(settings, (file.split,))
         rows = task_data.splits[file.split]
         if len(rows) != file.rows:
             message = f"{rows.source}: has {len(rows):,} rows, but the published test file of {file.name} {file.rows:,}"
