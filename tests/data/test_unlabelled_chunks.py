@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,16 @@ def test_a_broken_cell_of_a_later_part_is_told_with_its_place(tmp_path):
     assert "row 3: column 'text' has no text here" in refused(path)
     path = write(tmp_path, "rows.jsonl", '{"text": "so"}\n\n' * 4 + '{"text": ["so"]}\n')
     assert refused(path).startswith(f"{path}:9: column 'text' holds a list")
+
+
+def test_a_file_that_changes_between_the_readings_is_an_error(tmp_path):
+    path = csv_of(tmp_path, "text", *"abcde")
+    rows = unlabelled_chunks(str(path), label_space=CLASSES, is_pair=False, config=DataConfig(), limit=TWO_ROWS)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"a", b"x"))
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(DataError, match="has changed while it was read. Start again"):
+        next(rows.read())
 
 
 def test_only_files_that_are_held_in_memory_have_a_size_limit(tmp_path, monkeypatch):

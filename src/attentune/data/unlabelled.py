@@ -28,13 +28,15 @@ from attentune.data.dataset import LabelSpace, TextRows
 from attentune.data.files import (
     ENDINGS,
     PARQUET,
+    STANDARD_INPUT,
+    copied_input,
     kind_of,
     read_chunks,
     read_stream,
 )
 from attentune.data.labels import LabelReader
 from attentune.data.tables import BLOCK, BLOCK_ROWS, CHUNK, IDS, WHOLE, ChunkLimit, Table
-from attentune.data.text_formats import SPREADSHEETS, check_file_settings, unpacked
+from attentune.data.text_formats import SPREADSHEETS, check_file, check_file_settings, unpacked
 from attentune.errors import DataError
 from attentune.io.urls import StoredFile, find_files, is_url
 
@@ -118,7 +120,24 @@ def _tables(source: str | Table, limit: ChunkLimit, config: DataConfig) -> Calla
     """Return what reads the tables of a source, with the columns to keep, again and again."""
     if isinstance(source, Table):
         return lambda _: iter([source])
-    return lambda keep: read_chunks(source, keep=keep, limit=limit, config=config)
+    before = _state(source)
+
+    def tables(keep: Sequence[str] | None) -> Iterator[Table]:
+        for table in read_chunks(source, keep=keep, limit=limit, config=config):
+            if _state(source) != before:  # what was checked is not what is predicted
+                raise _changed(source)
+            yield table
+
+    return tables
+
+
+def _state(path: str) -> tuple[int, int, int]:
+    facts = (copied_input() if path == STANDARD_INPUT else check_file(path)).stat()
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def _changed(path: str) -> DataError:
+    return DataError("has changed while it was read. Start again when nothing writes to it.", path=path)
 
 
 def _rows(
@@ -232,7 +251,7 @@ class Source:
                     first = place + len(table)
             if first >= end:
                 return
-        raise DataError("has changed while it was read. Start again when nothing writes to it.", path=self.file.path)
+        raise _changed(self.file.path)
 
     def _tables(self, keep: Sequence[str]) -> Iterator[Table]:
         path, size = self.file.path, self.file.bytes
