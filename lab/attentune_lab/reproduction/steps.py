@@ -23,7 +23,7 @@ from attentune.nn.classifiers import DotProduct, ScaledDotProduct
 from attentune.nn.heads import Attention
 from attentune.report.document import Figure, Section, Table, slug
 from attentune.results import to_json
-from attentune.runs.grid import methods_named, plan_grid
+from attentune.runs.grid import methods_from, plan_grid
 from attentune.runs.records import Run
 from attentune.suites.glue import PhenomenonScore, score_rows
 from attentune.suites.hans import score_hans
@@ -166,7 +166,7 @@ def count_parts(recipe: Recipe, encoder: str, overrides: Mapping[str, Any] | Non
     methods = with_task_settings(recipe.methods, recipe.task_settings)
     grid = plan_grid(
         tasks=recipe.tasks,
-        methods=methods_named((), methods),
+        methods=list(methods_from(methods, recipe.name).values()),
         seeds=(1,),
         overrides={"model.name_or_path": encoder, **recipe.settings, **(overrides or {})},
     )

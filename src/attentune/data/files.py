@@ -152,10 +152,6 @@ def read_delimited(path: str | Path, dialect: Dialect, *, keep: Collection[str] 
         return table
 
 
-def holds_sheets(path: str | Path) -> bool:
-    return Path(path).suffix.lower() in SPREADSHEETS
-
-
 # The copy, and the stream that it is of.
 _copied: list[tuple[Any, Path]] = []
 

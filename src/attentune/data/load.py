@@ -31,10 +31,11 @@ from attentune.data.columns import (
     with_extra_kinds,
 )
 from attentune.data.dataset import CALIBRATION, LabelSpace, TaskData, TextRows, data_name, is_missing, some_names
-from attentune.data.files import holds_sheets, read_table
+from attentune.data.files import read_table
 from attentune.data.labels import decide_task_type, find_space, label_reading, left_out_labels, task_type_doubt
 from attentune.data.splits import fold_rows, split_rows, stratified_sample
 from attentune.data.tables import Table, as_cell, check_names, listed
+from attentune.data.text_formats import holds_sheets
 from attentune.data.unlabelled import known_columns
 from attentune.errors import ConfigError, DataError, LabelError, StorageError
 from attentune.io.files import write_text

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attentune.data.tables import CONVENTIONAL, WHOLE, ChunkLimit, Table, as_cell, check_names, in_chunks, listed
-from attentune.data.text_formats import SPREADSHEETS, Dialect, RowShapes, csv_records
+from attentune.data.text_formats import Dialect, RowShapes, csv_records, holds_sheets
 from attentune.errors import DataError
 
 # The column of a file with one text a line.
@@ -128,8 +128,7 @@ def _without_blank_end(records: Iterator[tuple[int, list[str]]], path: str | Pat
         if not fields:
             first_blank = first_blank or line
         elif first_blank:
-            is_sheet = Path(path).suffix.lower() in SPREADSHEETS
-            quoted = "" if is_sheet else ' (or write "" if it stands for an empty text)'
+            quoted = "" if holds_sheets(path) else ' (or write "" if it stands for an empty text)'
             raise DataError(
                 f"a blank line between rows, expected a row. Delete it{quoted}.", path=path, line=first_blank
             )

@@ -224,6 +224,12 @@ _LEAST_CONFIDENCE = 0.05
 
 
 SPREADSHEETS = (".xlsx", ".xls", ".xlsb", ".ods")
+
+
+def holds_sheets(path: str | Path) -> bool:
+    return Path(path).suffix.lower() in SPREADSHEETS
+
+
 # The name of a column of a file without names.
 _NUMBERED = re.compile(r"column_[0-9]+")
 # A number or an id: no spaces, and a digit.

@@ -147,19 +147,15 @@ def _auto_run(config: Config, time_limit_s: float, *, quiet: bool) -> ScoredRun:
         score=None,
         wall_seconds=result.train["seconds"],
     )
-    predictions = {}
-    for split, name in TEST_SETS.items():
-        file = folder / f"predictions_{split}.csv"
-        if not file.is_file():  # the time was up before it had scored
-            write_text(file, _predicted(folder, config, split))
-        predictions[name] = read_predictions(file)
-    return ScoredRun(record, predictions, folder)
-
-
-def _predicted(folder: Path, config: Config, split: str) -> str:
-    predictor = Predictor.load(folder)
-    data = load_data(config.data, seed=config.training.seed, splits=(split,), label_space=predictor.label_space)
-    return predictions_csv(data.splits[split], predictor.evaluator(data).predict(split), predictor.label_space)
+    files = {split: folder / f"predictions_{split}.csv" for split in TEST_SETS}
+    if missing := [split for split, file in files.items() if not file.is_file()]:  # time was up before it had scored
+        predictor = Predictor.load(folder)
+        space = predictor.label_space
+        data = load_data(config.data, seed=config.training.seed, splits=missing, label_space=space)
+        evaluator = predictor.evaluator(data)
+        for split in missing:
+            write_text(files[split], predictions_csv(data.splits[split], evaluator.predict(split), space))
+    return ScoredRun(record, {name: read_predictions(files[split]) for split, name in TEST_SETS.items()}, folder)
 
 
 def data_settings(folder: Path, *, train_size: int) -> dict[str, Any]:

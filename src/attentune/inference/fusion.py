@@ -44,7 +44,7 @@ class Fusion:
 
     @classmethod
     def weighted(cls, kind: str, weights: Mapping[str, float], task_type: str) -> Fusion:
-        """Make a weighted mean; weights, of which some are positive, are divided by their sum, zeros left out."""
+        """Make a weighted mean; weights, at least one positive, are divided by their sum, zeros left out."""
         kept = {name: float(weight) for name, weight in weights.items() if weight != 0}
         total = sum(kept.values())
         return cls(kind, tuple(kept), task_type, tuple(weight / total for weight in kept.values()))

@@ -125,7 +125,7 @@ def _run(folder: Path) -> RecordedRun:
     )
     record = record_of(run, training.get("metric_for_best_model"), result, folder, wall_seconds=0.0)
     files = {split: f"predictions_{split}.csv" for split in record.predictions}
-    return RecordedRun(dataclasses.replace(record, predictions=files), folder)
+    return RecordedRun(dataclasses.replace(record, host="", predictions=files), folder)
 
 
 def with_task_names(runs: Sequence[RecordedRun]) -> list[RecordedRun]:

@@ -264,7 +264,7 @@ def _check_sampling(options: SearchSettings, space: Space) -> SearchSettings:
 
 
 def space_from(content: Any, source: str) -> Space:
-    """Build a space from {setting: values}, of which a range is {"low", "high", "log"}."""
+    """Build a space from {setting: values}; a range is {"low", "high", "log"}."""
     if not isinstance(content, Mapping) or not content:
         raise ConfigError(f"{source}: got {content!r}, expected settings and their values.")
     problems: list[str] = []
