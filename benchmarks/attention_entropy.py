@@ -11,6 +11,7 @@ Mitigation from Lists"), section 3; alpha is theirs.
 import contextlib
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ _NAME = "attentune_benchmark_entropy"
 def regularised(alpha: float = ALPHA) -> Iterator[None]:
     """Train with the regularisation while the block runs, by attention in plain PyTorch."""
     layers: list[Tensor] = []  # of the batch at hand, (B,) each
-    before = Objective.sums, building.use_own_attention
+    sums = Objective.sums
 
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask_B1TS: Tensor | None, **settings: Any
@@ -41,19 +42,19 @@ def regularised(alpha: float = ALPHA) -> Iterator[None]:
         return (kept_BHTS.to(value.dtype) @ value).transpose(1, 2).contiguous(), shares_BHTS
 
     def with_entropy(self: Objective, *args: Any, **given: Any) -> Tensor:
-        sums_3 = before[0](self, *args, **given)
+        sums_3 = sums(self, *args, **given)
         added = alpha * torch.stack(layers).sum()
         layers.clear()
         return torch.cat([sums_3[:1] + added, sums_3[1:]])
 
     AttentionInterface.register(_NAME, attention)
     AttentionMaskInterface.register(_NAME, eager_mask)
-    try:
-        Objective.sums = with_entropy
-        building.use_own_attention = lambda model: model.encoder.set_attn_implementation(_NAME)
+
+    def use_it(model: Any) -> None:
+        model.encoder.set_attn_implementation(_NAME)
+
+    with patch.object(Objective, "sums", with_entropy), patch.object(building, "use_own_attention", use_it):
         yield
-    finally:
-        Objective.sums, building.use_own_attention = before
 
 
 def negative_entropy(shares_BHTS: Tensor, real_BT: Tensor | None) -> Tensor:

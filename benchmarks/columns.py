@@ -67,7 +67,9 @@ def rows_of(data: str, half: str, movies: str) -> list[dict[str, str]]:
                 rows.setdefault(cells.get("Source", cells["Package"]).split(" ")[0], row)
     else:
         with tarfile.open(movies) as package:
-            films = json.load(package.extractfile("package/data/movies.json"))
+            file = package.extractfile("package/data/movies.json")
+            assert file is not None
+            films = json.load(file)
         for film in (one for one in films if one["Title"] and one["Major Genre"]):
             cells = {name: "" if film[name] is None else str(film[name]) for name in COLUMNS[data]}
             rows.setdefault(str(film["Title"]), {"text": str(film["Title"]), "label": film["Major Genre"], **cells})

@@ -65,7 +65,7 @@ def processor() -> str:
     words = processor_name().split()
     lines = [line for line in processor_name().splitlines() if line.startswith("model name")]
     fast = [flag for flag in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if flag in words]
-    return ", ".join([line.split(":", 1)[1].strip() for line in lines] + fast[:1])
+    return ", ".join([*(line.split(":", 1)[1].strip() for line in lines), *fast[:1]])
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

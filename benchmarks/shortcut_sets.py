@@ -152,9 +152,11 @@ def _hans(seed: int, train_rows: int, is_development: bool) -> Draw:
         train += balanced(rest, train_rows // 2, f"{source} {seed}")
         scored["unshifted"] += development if is_development else official
     hans = read_hans(data_dir() / "hans" / "heuristics_evaluation_set.txt")
+    if hans.pairs is None or hans.labels is None:
+        raise ValueError(f"{hans.source} has no pairs with labels")
+    lines = list(zip(hans.kept[0], hans.labels == 0, hans.texts, hans.pairs, strict=True))
     for heuristic, entails in product(HEURISTICS, (True, False)):
-        rows = zip(hans.rows.texts, hans.rows.pairs or (), hans.heuristics, hans.entails, strict=True)
-        cell = [(text, pair, str(int(entails))) for text, pair, *key in rows if key == [heuristic, entails]]
+        cell = [(*texts, str(int(entails))) for name, label, *texts in lines if (name, label) == (heuristic, entails)]
         halves = [half[:HANS_ROWS] for half in cut(cell, HANS_ROWS, f"hans {heuristic}")]
         scored[f"{'with' if entails else 'against'} {heuristic}"] = halves[0] if is_development else halves[1]
     return Draw(train, scored)

@@ -75,7 +75,7 @@ def main() -> int:
     if given.table:
         print("\n".join(tables(done, [int(seed) for seed in given.seeds.split(",")])))
         return 0
-    cells = [
+    cells: list[tuple[str, int, str]] = [
         (name, int(seed), contender)
         for seed, name, contender in product(*(text.split(",") for text in (given.seeds, given.sets, given.contenders)))
         if contender != "ignore" or words_of(name)
@@ -84,7 +84,8 @@ def main() -> int:
     waiting = [cell for cell in cells if cell not in known]
     print(f"{len(cells) - len(waiting)} of {len(cells)} cells are done", flush=True)
     with ThreadPoolExecutor(given.jobs) as pool:
-        return max(pool.map(lambda cell: run_cell(*cell, records, given.encoder), waiting), default=0)
+        jobs = [pool.submit(run_cell, *cell, records, given.encoder) for cell in waiting]
+        return max((job.result() for job in jobs), default=0)
 
 
 def run_cell(name: str, seed: int, contender: str, records: Path, encoder: str) -> int:
@@ -147,15 +148,16 @@ def train_and_score(folder: Path) -> dict[str, Any]:
         data = with_less_confidence(data, config)
     elif job["contender"] == "reweight":
         rows, space = data.splits["train"], data.label_space
+        assert rows.labels is not None
         weights_N = row_weights(out_of_fold(rows, space, config.training.seed), rows.labels)
         data = replace(data, splits={"train": replace(rows, weights=weights_N)})
     changed = {"entropy": regularised, "unflipped": without_weight}
     with changed.get(job["contender"], contextlib.nullcontext)():
         result = train(config, data=data, display=ProgressDisplay(quiet=True))
     seconds, saved, accuracies = time.perf_counter() - began, Predictor.load(folder / "run"), {}
-    for part, rows in drawn.scored.items():
-        texts, *pairs, labels = zip(*rows, strict=True)
-        ids = tuple(map(str, range(len(rows))))
+    for part, scored in drawn.scored.items():
+        texts, *pairs, labels = zip(*scored, strict=True)
+        ids = tuple(map(str, range(len(scored))))
         logits = predict_rows(saved, TextRows(ids, texts, pairs[0] if pairs else None, None, part))
         predicted = [saved.label_space.names[place] for place in logits.argmax(axis=1)]
         accuracies[part] = statistics.fmean(one == label for one, label in zip(predicted, labels, strict=True))
@@ -262,7 +264,8 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     if len(values) < 2 or len(set(values)) == 1:
         return -math.inf, math.inf, 1.0
     test = ttest_1samp(values, 0)
-    return *map(float, test.confidence_interval()), float(test.pvalue)
+    low, high = map(float, test.confidence_interval())
+    return low, high, float(test.pvalue)
 
 
 def _differences(values: Mapping[Any, float], contender: str, sets: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ The term replaces SSA's cross-entropy of the token head (Kou et al. 2020, sectio
 import contextlib
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -21,25 +22,23 @@ from attentune.training.objective import Objective
 @contextlib.contextmanager
 def without_weight() -> Iterator[None]:
     """Train with this loss of tokens while the block runs."""
-    before, latest = (Objective.sums, heads.importance_weights), []
+    sums, importance_weights = Objective.sums, heads.importance_weights
+    latest: list[Tensor] = []
 
     def recorded(*args: Any, **given: Any) -> Tensor:
-        latest[:] = [before[1](*args, **given)]
+        latest[:] = [importance_weights(*args, **given)]
         return latest[0]
 
     def with_weights(
         self: Objective, output: Any, labels_B: Tensor, token_labels_BT: Tensor | None, *args: Any, **given: Any
     ) -> Tensor:
-        sums_3 = before[0](self, output, labels_B, token_labels_BT, *args, **given)
+        sums_3 = sums(self, output, labels_B, token_labels_BT, *args, **given)
         if token_labels_BT is None:
             return sums_3
         return torch.stack([sums_3[0], weight_of_unflipped(latest[0], token_labels_BT), sums_3[2]])
 
-    try:
-        Objective.sums, heads.importance_weights = with_weights, recorded
+    with patch.object(Objective, "sums", with_weights), patch.object(heads, "importance_weights", recorded):
         yield
-    finally:
-        Objective.sums, heads.importance_weights = before
 
 
 def weight_of_unflipped(weights_BT: Tensor, labels_BT: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ def log_difference(one: Path, two: Path) -> float:
 def compared(name: str, one: Path, two: Path, *, weights: float, log: float) -> tuple[dict[str, Any], list[str]]:
     """Compare two runs: their facts, and what differs by more than this."""
     scores = [json.loads((run / "run.json").read_text(encoding="utf-8"))["scores"]["validation"] for run in (one, two)]
-    facts = {
+    facts: dict[str, Any] = {
         "weights": largest_difference(one, two),
         "log": log_difference(one, two),
         "scores": scores,

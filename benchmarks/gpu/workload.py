@@ -109,14 +109,14 @@ def make_workload(
     if torch.cuda.is_available():
         embedded = Path(resolve_encoder("embedded"))
         paths = {name: embedded if name == "22M" else _base_encoder() for name in encoders}
-        sizes = {"rows": 1600, "batch_size": 32, "epochs": 3, "repeats": repeats}
+        sizes: dict[str, Any] = {"rows": 1600, "batch_size": 32, "epochs": 3, "repeats": repeats}
         work = Workload(
             device=torch.device("cuda"), encoders=paths, small_encoder=embedded, texts=texts, **sizes, **chosen
         )
     else:
         tiny = random_encoder(2, hidden_size=32, num_attention_heads=4, intermediate_size=64)
         sizes = {"rows": 32, "batch_size": 8, "epochs": 2, "repeats": 1}
-        first = {"encoders": {"tiny": tiny}, "texts": texts[:1]}
+        first: dict[str, Any] = {"encoders": {"tiny": tiny}, "texts": texts[:1]}
         work = Workload(device=torch.device("cpu"), small_encoder=tiny, **first, **sizes, **chosen)
     _write_texts(work)
     return work

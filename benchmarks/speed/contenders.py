@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from attentune.config import Config, load_config
 from attentune.data.dataset import TextRows
 from attentune.data.load import load_data
 from attentune.data.tokenization import encode_rows
-from attentune.inference.predictor import Predictor, predict_rows
+from attentune.inference.predictor import ModelPredictor, Predictor, predict_rows
 from attentune.integrations.transformers import stock_model, unavailable_reason
 from attentune.metrics.metrics import predictions_of
 from attentune.models.build import load_tokenizer, resolve_encoder
@@ -105,6 +105,7 @@ def examples_of(config: Config) -> tuple[dict[str, list[dict[str, Any]]], Any, i
     tokenizer = load_tokenizer(config.model)
     made, tokens = {}, 0
     for split, rows in data.splits.items():
+        assert rows.labels is not None
         features = encode_rows(rows, tokenizer, max_length=config.data.max_length)
         made[split] = [
             {
@@ -166,7 +167,9 @@ def cross_encoder(task: str, rows: int, encoder: str) -> dict[str, float]:
     data = load_data(config.data, seed=config.training.seed, splits=("train", "validation"))
     _, _, tokens = examples_of(config)
     train_rows, dev = data.splits["train"], data.splits["validation"]
-    if train_rows.pairs is None:
+    assert train_rows.labels is not None
+    assert dev.labels is not None
+    if train_rows.pairs is None or dev.pairs is None:
         raise SystemExit("CrossEncoder reads pairs")
     columns = {"sentence1": list(train_rows.texts), "sentence2": list(train_rows.pairs)}
     model = CrossEncoder(resolve_encoder(encoder), num_labels=2, max_length=config.data.max_length, device=str(DEVICE))
@@ -199,14 +202,14 @@ def score_of(task: str, predicted: np.ndarray, gold: np.ndarray) -> float:
     return float(matthews_corrcoef(gold, predicted) if task == "cola" else accuracy_score(gold, predicted))
 
 
-def our_labels(precision: str | None, saved: Predictor, max_length: int) -> Labels:
+def our_labels(precision: str | None, saved: ModelPredictor, max_length: int) -> Labels:
     """`attentune predict`, from texts on."""
     if precision == "bf16" and not uses_bf16():
         raise SystemExit("bf16 is not fast here")
     return lambda rows: predictions_of(predict_rows(saved, rows, precision=precision), saved.label_space)
 
 
-def pipeline_contender(at_best: bool, in_bf16: bool, saved: Predictor, max_length: int) -> Labels:
+def pipeline_contender(at_best: bool, in_bf16: bool, saved: ModelPredictor, max_length: int) -> Labels:
     """transformers' pipeline: as it comes (fp32, row by row), or at its best here (32 rows, sorted by length)."""
     dtype = torch.bfloat16 if in_bf16 and uses_bf16() else torch.float32
     batch_size = 32 if at_best else None
@@ -214,7 +217,7 @@ def pipeline_contender(at_best: bool, in_bf16: bool, saved: Predictor, max_lengt
 
 
 def pipeline_labels(
-    saved: Predictor,
+    saved: ModelPredictor,
     *,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
@@ -243,13 +246,14 @@ def pipeline_labels(
     return labels
 
 
-def predicted(labels_by: Callable[[Predictor, int], Labels], task: str, rows: int, run: str) -> dict[str, float]:
+def predicted(labels_by: Callable[[ModelPredictor, int], Labels], task: str, rows: int, run: str) -> dict[str, float]:
     """Time the predictions of a run."""
-    saved = Predictor.load(run)
+    saved = Predictor.load(run).single_model("the benchmark")
     data = saved.data(settings(task, rows, "unused").data, ("train", "validation"))
     texts, dev = data.splits["train"], data.splits["validation"]
     max_length = MAX_LENGTHS.get(task, 128)
     labels = labels_by(saved, max_length)
+    assert dev.labels is not None
     score = score_of(task, labels(dev), dev.labels)
     times = []
     for _ in range(3):
@@ -266,14 +270,14 @@ TRAINERS: dict[str, Callable[[str, int, str], dict[str, float]]] = {
     "CrossEncoder": cross_encoder,
     **{name: partial(ours, name) for name in OURS},
 }
-PREDICTORS: dict[str, Callable[[Predictor, int], Labels]] = {
+PREDICTORS: dict[str, Callable[[ModelPredictor, int], Labels]] = {
     "pipeline": partial(pipeline_contender, False, False),
     "pipeline at its best, fp32": partial(pipeline_contender, True, False),
     "pipeline at its best": partial(pipeline_contender, True, True),
     "attentune": partial(our_labels, None),
     "attentune bf16": partial(our_labels, "bf16"),
 }
-CONTENDERS = {
+CONTENDERS: dict[str, Mapping[str, Callable[..., dict[str, float]]]] = {
     "training": TRAINERS,
     "prediction": {name: partial(predicted, labels_by) for name, labels_by in PREDICTORS.items()},
 }

@@ -178,7 +178,7 @@ def main(arguments: Sequence[str]) -> None:
     }
     chosen |= {} if given.threads is None else {"OMP_NUM_THREADS": str(given.threads)}
     results: dict[str, Any] = {}
-    record = {
+    record: dict[str, Any] = {
         "record": given.record,
         "command": command_of("benchmarks.speed.peers", arguments),
         "threads": given.threads or "all cores",

@@ -96,7 +96,7 @@ def serve_pipeline(run: str, max_batch: int) -> None:
             ]
 
     backend = PipelineBackend(saved, name="pipeline")
-    backend.predict([("warm-up", None)])
+    backend.predict([("warm-up", None, {})])
 
     def stop() -> None:
         raise SystemExit(0)
