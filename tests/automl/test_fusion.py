@@ -208,17 +208,23 @@ def test_the_loss_of_one_member_is_calibrated_on_the_same_member():
 
 
 @pytest.mark.integration
-@given(st.sampled_from(sorted(SPACES)), st.integers(2, 12), st.integers(0, 99), st.booleans())
-def test_few_rows_rare_classes_and_constant_members(metric, count, seed, has_constant):
+@given(
+    st.sampled_from(sorted(SPACES)),
+    st.integers(2, 12),
+    st.integers(0, 99),
+    st.booleans(),
+    st.sampled_from([FUSION_KINDS, ("linear",)]),
+)
+def test_few_rows_rare_classes_and_constant_members(metric, count, seed, has_constant, kinds):
     generator, space = np.random.default_rng(seed), SPACES[metric]
     labels = labels_of(space, count, generator)
     logits = {name: member(space, labels, 1.0, generator) for name in ("a", "b")}
     if has_constant:
         logits["constant"] = np.zeros_like(logits["a"])
-    result = fit(logits, labels, space, metric)
+    result = fit(logits, labels, space, metric, kinds=kinds)
     assert np.isfinite(result.logits).all()
     assert np.isfinite(result.fusion.apply(logits)).all()
-    again = fit(logits, labels, space, metric)
+    again = fit(logits, labels, space, metric, kinds=kinds)
     assert again.fusion == result.fusion
     np.testing.assert_array_equal(again.logits, result.logits)
 
@@ -235,6 +241,16 @@ def test_few_rows_are_averaged_unless_one_member_is_clearly_better(rows, gap, ex
     noise = 0.08 * np.sqrt(rows) * (noise - noise.mean()) / noise.std(ddof=1)
     losses = {"single": np.full(rows, 1.0), "weights": 1.0 + gap + noise}
     assert _choose_kind({"single": logits, "weights": logits}, losses, problem) == expected
+
+
+@pytest.mark.parametrize(("rows", "folds", "is_fitted"), [(149, 5, False), (150, 2, False), (150, 3, True)])
+def test_a_linear_fusion_is_fitted_only_where_it_can_be_chosen(rows, folds, is_fitted, monkeypatch):
+    generator, fitted, fit_linear = np.random.default_rng(0), [], fusion._fit_linear
+    labels = labels_of(BINARY, rows, generator)
+    logits = {name: member(BINARY, labels, 1.0, generator) for name in "ab"}
+    monkeypatch.setattr(fusion, "_fit_linear", lambda problem: fitted.append(problem) or fit_linear(problem))
+    fit_fusion(FusionProblem(logits, labels, np.arange(rows) % folds, BINARY, METRICS["accuracy"]))
+    assert bool(fitted) == is_fitted
 
 
 def test_a_linear_fusion_gives_the_majority_no_weight_and_converges():
@@ -424,7 +440,7 @@ def test_the_interval_is_wider_where_choices_vary():
         (100, (3, None, None)),  # 2 s for all 4,000 rows, ten times for the estimate: all of it
         (15, (3, None, 3000)),  # a sample of the rows
         (1.2, (2, None, 1200)),  # without the kinds whose fits take long
-        (0.001, (1, 5, 100)),
+        (0.001, (1, 5, 150)),
     ],
 )
 def test_fusing_and_estimating_are_cheapened_until_they_fit(seconds, expected):

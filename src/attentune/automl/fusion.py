@@ -31,7 +31,7 @@ _LOWEST = 1e-6  # probabilities are clipped here before their logarithm is taken
 _MAX_FITTED_ROWS = 10_000  # a few dozen parameters need no more
 # With more labels a coefficient for each pair of them cannot be estimated; a weight for each member can.
 FEW_LABELS = 10
-_OF_MANY_LABELS = ("single", "weights")
+_WITHOUT_LINEAR = ("single", "weights")
 # Of many labels: numbers of all members that are fitted on (160 MB), but at least so many rows; and the rows that
 # determine a temperature.
 _MAX_FITTED_VALUES, _FEWEST_FITTED_ROWS, _CALIBRATION_ROWS = 20_000_000, 500, 500
@@ -121,7 +121,7 @@ def fit_fusion(whole: FusionProblem, kinds: Sequence[str] = FUSION_KINDS, max_ro
     if max_rows is not None and max_rows < count:
         used = stratified_sample(whole.labels, max_rows, whole.seed, "auto fusion rows")
     problem = replace(whole if len(used) == count else whole.part(used), space=space).with_folds()
-    allowed = [kind for kind in kinds if kind in _OF_MANY_LABELS or not is_many] if len(members) > 1 else []
+    allowed = _deliverable(kinds, problem) if len(members) > 1 else []
     _ = problem.predictions  # computed once, for all folds
     if "weights" in allowed and space.task_type != "regression":
         _ = problem.truth
@@ -151,6 +151,14 @@ def fit_fusion(whole: FusionProblem, kinds: Sequence[str] = FUSION_KINDS, max_ro
         logits_NC[used] = fused[kind]
         logits_NC[others] = fusion.apply({name: whole.logits[name][others] for name in fusion.members})
     return FusionResult(fusion, logits_NC, simplest, reason)
+
+
+def _deliverable(kinds: Sequence[str], problem: FusionProblem) -> list[str]:
+    """Return the kinds that can be chosen: a linear model needs few labels, rows enough and folds."""
+    is_little = len(problem.labels) < _FEW_ROWS or len(np.unique(problem.folds)) < _FOLDS_OF_LINEAR
+    if problem.space.num_labels > FEW_LABELS or (is_little and "weights" in kinds):
+        return [kind for kind in kinds if kind in _WITHOUT_LINEAR]
+    return list(kinds)
 
 
 def _cross_fit(kind: str, problem: FusionProblem) -> tuple[np.ndarray, np.ndarray]:
@@ -192,8 +200,6 @@ def _choose_kind(fused: Mapping[str, np.ndarray], losses: Mapping[str, np.ndarra
         lead_N = losses["weights"] - losses["single"]
         error = float(np.std(lead_N, ddof=1)) / math.sqrt(len(lead_N)) if len(lead_N) > 1 else math.inf
         return "single" if lead_N.mean() > _CLEARLY_OF_FEW * error else "weights"
-    if 1 < len(np.unique(problem.folds)) < _FOLDS_OF_LINEAR:
-        several = [kind for kind in several if kind != "linear"] or several
     chosen = min(several, key=lambda kind: losses[kind].mean())
     gain, error = paired_gain(
         problem.metric, problem.labels, *(_decided(fused[kind], problem) for kind in ("single", chosen))
@@ -394,7 +400,7 @@ _MAX_SPREAD_VALUES = 2_000_000
 _CHEAPER_KINDS = (FUSION_KINDS, ("single", "weights"), ("single",))
 _FEWEST_PARTS = 5
 # The sizes of the pieces of rows on which fusing is timed, and the fewest rows that it is worth it.
-_PIECES, _WORTH_ROWS = (100, 400), 1000
+_PIECES, _WORTH_ROWS = (_FEW_ROWS, 400), 1000
 
 
 @dataclass(frozen=True)
