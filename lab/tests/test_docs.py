@@ -8,7 +8,7 @@ import pytest
 
 from attentune.cli.main import main
 from attentune.plugins import command_names
-from helpers.doc_blocks import LAB_PAGES, name_of
+from helpers.doc_blocks import LAB_PAGES, ROOT, name_of
 from test_doc_blocks import Pages, check_blocks, ground, page, with_blocks
 from test_doc_outputs import keys, run, shown
 from test_docs import check_understood, command_lines
@@ -16,7 +16,11 @@ from test_docs import check_understood, command_lines
 __all__ = ["ground", "page", "run"]
 
 
-@pytest.mark.parametrize("words", list(command_lines(LAB_PAGES)))
+# What made the published figures, too.
+RECORDS = [*sorted(ROOT.glob("results/**/*.md")), ROOT / "benchmarks/README.md", ROOT / "lab/README.md"]
+
+
+@pytest.mark.parametrize("words", list(command_lines([*LAB_PAGES, *RECORDS])))
 def test_a_documented_command_line_is_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     check_understood(words, capsys)
 
