@@ -84,7 +84,7 @@ _RANKING_SHARE = 0.2
 _CHECKPOINT_S = 120.0
 # The share of the free disk space that folds may take; the rest is for checkpoints, the delivery and others.
 _DISK_SHARE = 0.8
-# What a worker needs beyond the peak memory of its encoder's probe.
+# Memory of a worker beyond the peak of its encoder's probe.
 _MEMORY_MARGIN = 1.3
 # Rows whose tokens are counted.
 _COUNTED_ROWS = 2000

@@ -71,7 +71,7 @@ def parse_duration(text: str | float) -> float:
 
 @dataclass(frozen=True)
 class EncoderSpeed:
-    """What a timed probe of an encoder has measured in one worker."""
+    """Measurements of a timed probe of an encoder in one worker."""
 
     train_tokens_per_s: float  # tokens of training rows, without padding, that the preset `bert` trains on per second
     predict_tokens_per_s: float  # tokens that are predicted per second
@@ -208,7 +208,7 @@ class PlanRequest:
 def make_plan(request: PlanRequest) -> BudgetPlan:
     """Choose the number of folds, of rows and of updates.
 
-    The first of these is taken at which the baselines and the first fine-tuned member need at most 70 % of the time,
+    The first one is taken at which the baselines and the first fine-tuned member need at most 70 % of the time,
     and together with the first member whose encoder is adapted at most 115 % (if the adaptation takes at most 20 %):
     five folds; five with half to a third of the updates; so three folds; five and three with fewer and fewer, at
     least 50, if the member starts at a linear probe; two folds and one held-out part, at last with fewer updates

@@ -57,7 +57,7 @@ class _TimeLimitCallback(TrainingCallback):
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation:
-    """What an encoder learns from, and how it is compared with the ensemble."""
+    """Targets of the student, and its comparison with the ensemble."""
 
     teacher: Predictor  # the ensemble
     data: TaskData  # validation rows with labels, if there are any, compare the two and the rivals

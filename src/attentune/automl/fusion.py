@@ -56,7 +56,7 @@ _BY_FREEDOM = ("weights", "linear")
 
 @dataclass(frozen=True)
 class FusionProblem:
-    """The out-of-fold logits of members, with what a fit needs."""
+    """The out-of-fold logits of members, with labels, folds and metric."""
 
     logits: Mapping[str, np.ndarray]  # by member, (N, C)
     labels: np.ndarray
@@ -80,7 +80,7 @@ class FusionProblem:
 
     def take(self, rows: np.ndarray) -> FusionProblem:
         part = self.part(rows).with_folds()
-        for name in ("predictions", "truth"):  # what is computed for all rows is not computed again for a part
+        for name in ("predictions", "truth"):  # computed for all rows, so not again for a part
             if name in self.__dict__:
                 part.__dict__[name] = [values[rows] for values in self.__dict__[name]]
         return part
@@ -97,7 +97,7 @@ class FusionProblem:
 
 @dataclass(frozen=True)
 class FusionResult:
-    """The delivered fusion, and what it was chosen from."""
+    """The delivered fusion, and the reason of the choice."""
 
     fusion: Fusion  # fitted on all rows
     logits: np.ndarray  # (N, C) the cross-fitted logits of the delivered kind
@@ -307,7 +307,7 @@ def _fit_weights(problem: FusionProblem) -> Fusion:
 
 
 def _weighted(problem: FusionProblem, weights_M: np.ndarray) -> Fusion:
-    """Make the fusion of these weights, without negligible ones; of equal weights if all are zero."""
+    """Make a fusion of weights, without negligible ones; equal weights if all are zero."""
     shares_M = weights_M / weights_M.sum() if weights_M.sum() > 0 else np.full(len(weights_M), 1 / len(weights_M))
     shares_M[shares_M < min(_SMALLEST_WEIGHT, shares_M.max())] = 0.0
     return Fusion.weighted(
@@ -396,7 +396,7 @@ _MANY_ROWS, PARTS = 5000, 10
 _MAX_SPREAD_VALUES = 2_000_000
 
 
-# What is tried when time is short, from all to least.
+# Kinds to try when time is short, from all to fewest.
 _CHEAPER_KINDS = (FUSION_KINDS, ("single", "weights"), ("single",))
 _FEWEST_PARTS = 5
 # The sizes of the pieces of rows on which fusing is timed, and the fewest rows that it is worth it.

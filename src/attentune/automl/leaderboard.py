@@ -53,7 +53,7 @@ class AutoResult:
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
-        """Read what a run folder records, if `auto` has made it."""
+        """Read the leaderboard of a run folder that `auto` has made, else None."""
         file = folder / WORK_FOLDER / LEADERBOARD_FILE
         if not file.is_file():
             return None

@@ -45,7 +45,7 @@ _NOT_PASSED_ON = ("preset", "training.output_dir", "training.resume", "training.
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What a worker process holds from its start."""
+    """Data that a worker process holds from its start."""
 
     data: TaskData  # the rows to train on and to predict, as the split "train"
     base: Config  # of the whole command

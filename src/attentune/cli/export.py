@@ -61,7 +61,7 @@ def _say(text: str) -> None:
 
 
 def _export(parsed: argparse.Namespace) -> Iterator[str]:
-    """Write the folder; yield the lines that say what it is, and how far it is from the run."""
+    """Write the folder; yield the lines that describe it, and its difference from the run."""
     if parsed.format == "transformers":
         from attentune.integrations.transformers import export_for_transformers
 

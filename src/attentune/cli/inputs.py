@@ -114,7 +114,7 @@ def check_columns(file: str | None, data: Any, *, keep: Sequence[str] = (), with
 
 
 def _files(names: Iterable[str]) -> list[Path]:
-    """Return the files of these names, but for folders of texts by class."""
+    """Return the files of these names, without folders of texts by class."""
     from attentune.data.files import is_class_folder
     from attentune.data.text_formats import check_file
 

@@ -22,7 +22,7 @@ def setting(default: Any, help: str, **facts: Any) -> Any:
 @dataclass(frozen=True)
 class BlurConfig:
     where: str = setting(
-        "none", "what a Gaussian blur along the tokens is applied to in each layer", choices="none context value scores"
+        "none", "the tensor of each layer that a Gaussian blurs along the tokens", choices="none context value scores"
     )
     sigma: float = setting(0.3, "standard deviation of the blur in tokens", minimum=0.001, maximum=100)
     size: int = setting(3, "window of the blur in tokens, odd", minimum=1)

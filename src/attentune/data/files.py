@@ -179,7 +179,7 @@ def copied_input() -> Path:
 
 
 def guess_format(head: bytes, path: str | Path, config: DataConfig) -> tuple[str, tuple[str, ...]]:
-    """Tell what a stream without a name holds."""
+    """Detect the format of a stream without a name."""
     if head.startswith(b"PAR1"):
         return PARQUET, ()
     if is_other_format(head):

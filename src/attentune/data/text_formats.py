@@ -141,7 +141,7 @@ def unpacked(
 
 
 def check_no_page(head: bytes, path: str | Path) -> None:
-    """Refuse an HTML page, which is what a link often gives instead of a file."""
+    """Refuse an HTML page, which a link often gives instead of a file."""
     if _PAGE.match(head[:SNIFFED_BYTES]):
         raise DataError(
             "this is an HTML page, whatever its name ends in. Links often give a page to sign in, or an error: open it"

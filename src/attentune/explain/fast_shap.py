@@ -144,7 +144,7 @@ def values_of(logits_NC: np.ndarray, space: LabelSpace) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Texts:
-    """What the head is fitted on: for each text its hidden states, its masked copies and their values."""
+    """Training data of the head: for each text its hidden states, its masked copies and their values."""
 
     hidden: list[Tensor]  # (layers, length, D) float16 each
     ordinary: list[np.ndarray]  # (length,) bool each, True at tokens that are not special

@@ -274,7 +274,7 @@ METHODS: dict[str, Method] = {
 def score_unit(
     name: str, space: LabelSpace, label: str, *, contrast: str | None = None, level: str = "word", how: str = "masked"
 ) -> str:
-    """Say what a score of a method is: the unit of the scores of words, wherever they are shown."""
+    """Return the unit of a method's scores in words, wherever they are shown."""
     of, falls = f"the log-odds of {label}", "they fall"
     if space.task_type == "regression":
         of, falls = "the score (in the units of the labels)", "it falls"

@@ -306,7 +306,7 @@ def score_rows(
 
 @contextlib.contextmanager
 def _classifier_inputs(model: Any) -> Iterator[list[Tensor]]:
-    """Collect what the classifier's last layer is applied to in each pass while the block runs."""
+    """Collect the inputs of the classifier's last layer in each pass while the block runs."""
     read = getattr(model.classifier, "features", lambda vectors: vectors)
     seen: list[Tensor] = []
     handle = model.classifier.register_forward_pre_hook(lambda module, inputs: seen.append(read(inputs[0])))

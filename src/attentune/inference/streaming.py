@@ -30,7 +30,7 @@ from attentune.results import to_json
 
 # Computes the logits (N, C) of some rows, and an explanation of each, the last column of predictions.
 Explain = Callable[[TextRows], tuple[np.ndarray, Sequence[str]]]
-# What the parts of a folder are of.
+# The command and input that the parts of a folder belong to.
 PARTS_FILE = "parts.json"
 # Files of a run folder that do not change what the run predicts.
 _RECORDS = {

@@ -209,7 +209,7 @@ def separation(known_N: np.ndarray, unknown_N: np.ndarray) -> dict[str, float]:
 def rejection_scores(
     known_rejected_N: np.ndarray, unknown_rejected_N: np.ndarray, right_N: np.ndarray
 ) -> dict[str, float]:
-    """Say what is kept and lost, by which known rows and texts of no class are rejected, and which rows are right."""
+    """Return the shares kept and lost, by which known and out-of-scope texts are rejected, and which are right."""
     kept_N = ~known_rejected_N
     return {
         "kept": float(kept_N.mean()),

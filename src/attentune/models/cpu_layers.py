@@ -350,7 +350,7 @@ class _FusedLayerMixin:
     # Whether the layer only predicts, so that copies stay between blocks of `frozen_weights`.
     keeps_copies = False
     _half: BFloat16Weights | None = None
-    # What the copies in `_half` were made of; None after training, which overwrites them.
+    # The sources of the copies in `_half`; None after training, which overwrites them.
     _copied: State | None = None
     _are_weights_frozen = False
 

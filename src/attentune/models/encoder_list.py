@@ -23,7 +23,7 @@ _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 @dataclass(frozen=True)
 class EncoderFacts:
-    """What is known of an encoder; None is not known."""
+    """Facts about an encoder; None if not known."""
 
     name: str  # the name for `--model_name_or_path`
     family: str | None  # the model type of transformers

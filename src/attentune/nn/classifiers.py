@@ -196,7 +196,7 @@ class Concatenation(nn.Module):
         return self.linear(self.features(texts_ND))
 
     def features(self, texts_ND: Tensor) -> Tensor:
-        """Return what the linear layer is applied to: (B, 4 D), with the cosine (B, 4 D + 1)."""
+        """Return the input of the linear layer: (B, 4 D), with the cosine (B, 4 D + 1)."""
         first_BD, second_BD = both(unit_length(texts_ND) if self.with_cosine else texts_ND)
         product_BD = first_BD * second_BD
         parts = [first_BD, second_BD, (first_BD - second_BD).abs(), product_BD]

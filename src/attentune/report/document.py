@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from attentune.metrics.metrics import METRICS
 
-# What a table shows where there is no value.
+# The cell of a table without a value.
 NOTHING = "-"
 # A column with a longer entry than this is wrapped.
 _LONG_CHARACTERS = 60

@@ -144,7 +144,7 @@ class Plan(abc.ABC):
 
     @abc.abstractmethod
     def task(self, run: Run) -> RunTask:
-        """Return what a worker needs to execute a run."""
+        """Return the arguments with which a worker executes a run."""
 
     @property
     def is_over(self) -> bool:

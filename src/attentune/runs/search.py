@@ -97,7 +97,7 @@ def search(
         retry_failed: repeat trials that are recorded as failed.
         train_best: train a model with the best trial's settings on all training rows.
         display: shows progress.
-        settings: what is varied, and how trials are sampled, scored and ranked: the attributes of
+        settings: the space, and how trials are sampled, scored and ranked: the attributes of
             `attentune.runs.search_settings.SearchSettings`, such as `space`, `sampler`, `trials` and `overrides`.
 
     Raises:

@@ -200,7 +200,7 @@ def _add_routes(app: FastAPI, engine: Engine, limits: ServerLimits, metrics: Ser
 
     @app.get("/health", response_model=Health)
     async def health() -> Response:
-        """Say that the server is up, and what it serves; needs no key."""
+        """Return that the server is up, and its model; needs no key."""
         return _json({"status": "ok", "version": __version__, "run": backend.facts()})
 
     @app.get("/metrics", response_class=Response, responses={401: _ERRORS[401]})

@@ -78,7 +78,7 @@ class RunBackend:
             self._result = RunResult.load(saved.folder / RESULT_FILE)
 
     def facts(self) -> dict[str, Any]:
-        """Return what the run is and does, its labels, how well it did, and its methods of explanation."""
+        """Return the kind and task of the run, its labels, its scores and its methods of explanation."""
         model = self._saved.model if isinstance(self._saved, ModelPredictor) else None
         return {
             "run": self._name,

@@ -35,7 +35,7 @@ class CardFacts:
     metric: Metric  # the metric that tells the best weights
     result: RunResult  # the run's record
     logits: Mapping[str, np.ndarray]  # (N, C) logits of each predicted split
-    findings: Sequence[Finding] = ()  # what the checks of the data have found
+    findings: Sequence[Finding] = ()  # from the checks of the data
 
 
 def encoder_name(facts: CardFacts) -> str:

@@ -83,7 +83,7 @@ def newest_good(run: Path, warn: Callable[[str], None], *, with_best: bool = Fal
 
 
 def _damage_of_best(run: Path, folder: Path) -> str | None:
-    """Return what is wrong with the checkpoint that was the best when this one was written; None if nothing."""
+    """Return the fault of the checkpoint that was the best when this one was written; None if it is sound."""
     best = read_state(folder)["state"]["best"]
     if best is None or best["step"] == int(folder.name.removeprefix("checkpoint-")):
         return None

@@ -171,7 +171,7 @@ def start_classifier(inputs: RunInputs, model: Any, objective: Objective) -> str
 
 @dataclass(frozen=True)
 class Solution:
-    """A linear model of what the classifier reads: its raw outputs are x W^T + b."""
+    """A linear model on the inputs of the classifier: its raw outputs are x W^T + b."""
 
     weight_KF: np.ndarray  # (K, F) float64
     bias_K: np.ndarray  # (K,) float64

@@ -1,4 +1,4 @@
-"""What is read, checked and chosen before anything is computed: no PyTorch, so that a mistake is told at once.
+"""Reads, checks and chooses everything before PyTorch is imported, so that a mistake is reported at once.
 
     config.yaml -> Config -> rows of all splits, metric -> `Prepared`
     `Prepared` -> tokens, device, precision (`building.load_inputs`) -> `RunInputs`
@@ -133,7 +133,7 @@ class RunInputs(Prepared):
     tokenizer: Tokenizer  # the encoder's
     accelerator: Accelerator  # provides device, processes and precision
     precision: str  # "fp32", "bf16" or "fp16"
-    findings: tuple[Finding, ...] = ()  # what the checks of the data have found
+    findings: tuple[Finding, ...] = ()  # from the checks of the data
     cues: tuple[Cue, ...] = ()  # words of the training rows that go with one label, though they should not decide
     debias: Debias | None = None  # what training takes from the weak model of `objective.debias`
 
@@ -413,7 +413,7 @@ def settle(inputs: RunInputs, display: ProgressDisplay) -> RunInputs:
 
 
 def default_loss(config: Config, task_type: str, *, is_pair: bool) -> str:
-    """Return the loss of these rows: that of the settings, but for scores from a dot product "pearson" instead of auto.
+    """Return the configured loss; for scores from a dot product `auto` is "pearson".
 
     A dot product has no scale of its own; the poster of task-specific attention reports a correlation of 0.3 to 0.4
     with the squared error. Where other settings need a loss on the scale of the labels it stays "auto".

@@ -45,7 +45,7 @@ class PlanCancelled(Exception):
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    inputs: dict[str, Tensor]  # what the model is called with
+    inputs: dict[str, Tensor]  # the keyword arguments of the model
     labels_B: Tensor
     token_labels_BT: Tensor | None
     weights_B: Tensor | None  # the rows' weights; None if all are 1
@@ -55,7 +55,7 @@ class TrainingBatch:
 
 @dataclass(kw_only=True)
 class Trainer:
-    """What a run is trained with, and how far it is."""
+    """The parts and the progress of a training."""
 
     inputs: RunInputs  # the data and settings that it was built from
     model: Any  # the model itself, without Accelerate's wrapper
@@ -175,7 +175,7 @@ class Trainer:
         return [batches[start : start + size] for start in range(0, len(batches), size)]
 
     def denominators(self, plan: EpochPlan, group: list[np.ndarray]) -> Denominators:
-        """Return what the losses of one optimiser step are divided by, so that accumulation changes nothing."""
+        """Return the denominators of one optimiser step's losses, so that accumulation changes nothing."""
         samples, epoch_labels = np.concatenate(group), self.state.epoch_labels
         tokens, ones = (0, 0) if plan.token_labels is None else plan.token_labels.counts(samples)
         if tokens:

@@ -150,7 +150,7 @@ def _refuse_foreign(*paths: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """Return where the library and what was measured of it are kept."""
+    """Return the cache folder of the compiled library and its speed check."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attentune"
 
 
