@@ -208,6 +208,7 @@ def test_the_loss_of_one_member_is_calibrated_on_the_same_member():
 
 
 @pytest.mark.integration
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning:sklearn")  # ridge regression of two rows
 @given(
     st.sampled_from(sorted(SPACES)),
     st.integers(2, 12),

@@ -18,6 +18,7 @@ from helpers.comparisons import (
     is_alive,
     kill,
     outcomes,
+    run_here,
     start,
     times_done,
     wait_for,
@@ -35,8 +36,7 @@ LONG = {"training__num_train_epochs": 4, "training__save_steps": 3}
 def whole(tiny, tmp_path_factory):
     """A comparison that nothing interrupted: its folder's parent, outcomes, and what it printed."""
     folder = tmp_path_factory.mktemp("whole")
-    status, out, err = finish(start(command(folder, tiny("bert"), *FLAGS, **LONG)))
-    assert status == 0, err
+    out, err = run_here(command(folder, tiny("bert"), *FLAGS, **LONG))
     return folder, outcomes(folder / "comparison"), out + err
 
 
@@ -136,8 +136,7 @@ def test_nothing_that_stops_it_makes_it_lose_or_repeat_a_run(whole, tiny, tmp_pa
     assert not any(is_alive(pid) for pid in workers)
     assert len(list(folder.glob("records/*/*/*/*.json"))) < RUNS
     # And now in peace.
-    status, _, errors = finish(start(words))
-    assert status == 0, errors
+    run_here(words)
     assert outcomes(folder) == whole[1]
     assert set(times_done(folder).values()) == {1}
     assert len(times_done(folder)) == RUNS

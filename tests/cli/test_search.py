@@ -13,7 +13,7 @@ from attentune.data.load import load_data
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import read_predictions
 from attentune.runs.trials import part_scores
-from helpers.comparisons import command, finish, outcomes, start, times_done
+from helpers.comparisons import command, outcomes, run_here, times_done
 from helpers.samples import settings
 
 SPACE = ("--search", "training.learning_rate=1e-3,2e-3,1e30", "--choose", "three-parts", "--search_share", "0.5")
@@ -34,8 +34,7 @@ def words(folder: Path, encoder: Path, *flags: str, **changes: Any) -> list[str]
 def whole(tiny, tmp_path_factory):
     """A search that nothing interrupted: its folder's parent, outcomes, and what it printed."""
     folder = tmp_path_factory.mktemp("whole")
-    status, out, err = finish(start(words(folder, tiny("bert"), *FLAGS)))
-    assert status == 0, err
+    out, err = run_here(words(folder, tiny("bert"), *FLAGS))
     return folder, outcomes(folder / "search"), out, err
 
 

@@ -265,24 +265,24 @@ def test_a_full_disk_ends_the_command(run, tmp_path, attentune):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_part_that_is_stopped_or_killed_is_not_there(run, tmp_path, attentune, number):
+def test_a_part_that_is_stopped_or_killed_is_not_there(run, tmp_path, attentune):
     corpus, out = write_corpus(tmp_path / "corpus", 20_000), tmp_path / "out"
     words = ["predict", run, "--input_file", corpus, "--output_dir", out, "--shard", "2/2"]
     command = [sys.executable, "-m", "attentune", *map(str, words)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    deadline = time.monotonic() + 300
-    while not list(out.glob(".part-*")):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=120)
-    assert not parts(out)
-    if number == signal.SIGINT:
-        assert process.returncode == 130, err
-        assert err.rstrip().endswith("Resume with:\n  attentune " + " ".join(map(str, words)))
-        assert not list(out.glob(".part-*"))
+    for number in (signal.SIGINT, signal.SIGKILL):
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        deadline = time.monotonic() + 300
+        while not list(out.glob(".part-*")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=120)
+        assert not parts(out)
+        if number == signal.SIGINT:
+            assert process.returncode == 130, err
+            assert err.rstrip().endswith("Resume with:\n  attentune " + " ".join(map(str, words)))
+            assert not list(out.glob(".part-*"))
     assert attentune(*words)[0] == 0
     assert (len(table_of(out)), len(list(out.iterdir()))) == (31_808, 2)  # of 60,000: after whole blocks
 

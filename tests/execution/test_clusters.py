@@ -81,7 +81,7 @@ def test_a_stop_request_lets_tasks_save(executor, tmp_path):
 
 
 def test_a_comparison_is_recorded_once_although_a_worker_is_killed(executor, tmp_path):
-    folder, runs = tmp_path / "comparison", RUNS[:4]
+    folder, runs = tmp_path / "comparison", RUNS[:3]
     store, killed = RecordStore(folder), []
 
     class Killing(ComparisonProgress):
