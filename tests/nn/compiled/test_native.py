@@ -16,8 +16,9 @@ from helpers.native import needs_native
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own, and nothing known of before."""
+    """A cache of the test's own, and nothing known of before; compiled in a fifth of the time, without optimisation."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("ATTENTUNE_CFLAGS", "-O0")
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("ATTENTUNE_NATIVE", raising=False)
     native.attempt_load.cache_clear()
@@ -174,9 +175,10 @@ def test_the_library_of_the_wheel_is_right_and_needs_no_compiler(
     libraries: Path, cache: Path, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = libraries / f"kernels-{level}.so"
-    native.compile_to(file, [*native.COMPILER_FLAGS, *native.LEVELS[level][0].split()])
+    file.touch()
     if native.packaged_library() is None:
         pytest.skip("this processor is of a lower level")
+    native.compile_to(file, [*native.COMPILER_FLAGS, *native.LEVELS[level][0].split()])
     monkeypatch.setenv("PATH", "")
     assert native.origin() == f"kernels-{level} of the wheel"
     assert checks.unavailable_reason() is None  # the self-check compares with PyTorch
