@@ -137,7 +137,7 @@ def _cinema(seed: int, train_rows: int) -> Draw:
 
 def _hans(seed: int, train_rows: int, is_development: bool) -> Draw:
     """RTE and SICK in equal parts with two classes, 1: entailment; scored on HANS, by heuristic."""
-    from attentune.suites.hans import HEURISTICS, read_hans
+    from attentune.suites.hans import HEURISTICS, entailed, read_hans
 
     columns = ("sentence_A", "sentence_B", "entailment_judgment")
     rte, sick = data_dir() / "glue_data" / "RTE", data_dir() / "sick"
@@ -152,9 +152,7 @@ def _hans(seed: int, train_rows: int, is_development: bool) -> Draw:
         train += balanced(rest, train_rows // 2, f"{source} {seed}")
         scored["unshifted"] += development if is_development else official
     hans = read_hans(data_dir() / "hans" / "heuristics_evaluation_set.txt")
-    if hans.pairs is None or hans.labels is None:
-        raise ValueError(f"{hans.source} has no pairs with labels")
-    lines = list(zip(hans.kept[0], hans.labels == 0, hans.texts, hans.pairs, strict=True))
+    lines = list(zip(hans.kept[0], entailed(hans), hans.texts, hans.pairs or (), strict=True))
     for heuristic, entails in product(HEURISTICS, (True, False)):
         cell = [(*texts, str(int(entails))) for name, label, *texts in lines if (name, label) == (heuristic, entails)]
         halves = [half[:HANS_ROWS] for half in cut(cell, HANS_ROWS, f"hans {heuristic}")]

@@ -159,7 +159,7 @@ def test_real_sets_are_balanced_and_share_no_scored_rows_with_development(sets, 
 @pytest.mark.parametrize(
     "contenders",
     [
-        pytest.param(("confidence",), marks=pytest.mark.integration),
+        pytest.param(("bert", "confidence"), marks=pytest.mark.integration),
         pytest.param(("bert", "reweight", "confidence", "entropy"), marks=pytest.mark.slow),
     ],
 )

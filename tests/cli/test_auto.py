@@ -22,7 +22,8 @@ from attentune.automl.budget import Schedule
 from attentune.config import load_config
 from attentune.inference.fusion import Fusion
 from attentune.inference.predictor import Predictor, predict
-from helpers.comparisons import finish, kill, run_here, start, wait_for
+from helpers.comparisons import finish, kill, start, wait_for
+from helpers.samples import run_here
 
 SMALL = ("--max_length", "24", "--use_cpu", "--num_train_epochs", "1", "--learning_rate", "1e-3")
 PORTFOLIO = ("--portfolio", "majority,tfidf-linear,bert-mean")
@@ -321,14 +322,15 @@ def test_of_encoders_with_equal_frozen_vectors_each_is_fine_tuned_first_once(att
 
 
 @pytest.mark.integration
-def test_ctrl_c_delivers_at_once_with_an_estimate(tiny, tmp_path):
-    flags = ("--portfolio", "majority,tfidf-linear,bert-mean", "--folds", "3", "--jobs", "2", *LONG)
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_ctrl_c_delivers_at_once_with_an_estimate(tiny, tmp_path, jobs):
+    flags = ("--portfolio", "majority,tfidf-linear,bert-mean", "--folds", "3", "--jobs", str(jobs), *LONG)
     line = intents(tmp_path, tiny("bert"), *flags, "--num_train_epochs", "200", classes=20, rows=400)
     process = start(line)
     wait_for(lambda: any(name == "bert-mean, fold 1" for _, name in tasks(tmp_path)), "first fold", process)
     wait_for((tmp_path / "best/auto/records/own/all/tfidf-linear/seed-42.json").exists, "finished member", process)
     children = psutil.Process(process.pid).children(recursive=True)
-    assert len(children) > 2  # the workers, and the server from which they are forked
+    assert len(children) > jobs  # the workers, and the server from which they are forked
     began = time.time()
     process.send_signal(signal.SIGINT)
     status, _, err = finish(process)

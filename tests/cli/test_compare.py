@@ -18,14 +18,13 @@ from helpers.comparisons import (
     is_alive,
     kill,
     outcomes,
-    run_here,
     start,
     times_done,
     wait_for,
     worker_at,
     workers_of,
 )
-from helpers.samples import write_reviews
+from helpers.samples import run_here, write_reviews
 
 FLAGS = ("--presets", "bert,ssa-hybrid", "--seeds", "3", "--jobs", "2")
 RUNS = 6

@@ -13,8 +13,8 @@ from attentune.data.load import load_data
 from attentune.runs.progress import ComparisonProgress
 from attentune.runs.records import read_predictions
 from attentune.runs.trials import part_scores
-from helpers.comparisons import command, outcomes, run_here, times_done
-from helpers.samples import settings
+from helpers.comparisons import command, outcomes, times_done
+from helpers.samples import run_here, settings
 
 SPACE = ("--search", "training.learning_rate=1e-3,2e-3,1e30", "--choose", "three-parts", "--search_share", "0.5")
 FLAGS = (*SPACE, "--jobs", "2")

@@ -1,7 +1,5 @@
 """Runs small comparisons through the command line, to interrupt them and compare their results."""
 
-import contextlib
-import io
 import json
 import os
 import signal
@@ -47,15 +45,6 @@ def start(words: list[str], **options: Any) -> subprocess.Popen[str]:
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         **options,
     )
-
-
-def run_here(words: list[str]) -> tuple[str, str]:
-    """Run a command line that must succeed in this process; return standard output and error."""
-    from attentune.cli.main import main
-
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        assert main(words) == 0, err.getvalue()
-    return out.getvalue(), err.getvalue()
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:

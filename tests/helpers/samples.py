@@ -114,15 +114,21 @@ def distinct(count: int, prefix: str = "text") -> list[str]:
     return [f"{prefix} {place}" for place in range(count)]
 
 
-def train_reviews(folder: Path, encoder: Path, *flags: object, name: str = "run") -> Path:
-    """Train a run on 60 reviews, scored on 40 others, by a quiet command line; return its folder."""
+def run_here(words: list[str]) -> tuple[str, str]:
+    """Run a command line that must succeed in this process; return standard output and error."""
     from attentune.cli.main import main
 
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        assert main(words) == 0, err.getvalue()
+    return out.getvalue(), err.getvalue()
+
+
+def train_reviews(folder: Path, encoder: Path, *flags: object, name: str = "run") -> Path:
+    """Train a run on 60 reviews, scored on 40 others, by a quiet command line; return its folder."""
     for seed, (split, rows) in enumerate((("train", 60), ("dev", 40)), start=1):
         if not (folder / f"{split}.csv").exists():
             write_reviews(folder / f"{split}.csv", rows, seed=seed)
     files = ("--train_file", folder / "train.csv", "--validation_file", folder / "dev.csv")
     own = ("--model_name_or_path", encoder, "--use_cpu", "--quiet", "--output_dir", folder / name)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as told:
-        assert main([str(word) for word in ("train", *files, *own, *flags)]) == 0, told.getvalue()
+    run_here([str(word) for word in ("train", *files, *own, *flags)])
     return folder / name

@@ -262,11 +262,11 @@ CROSS_ENCODER = (
 import json
 import torch
 from sentence_transformers import CrossEncoder
-said = []
-for folder, pairs in json.loads(sys.argv[2]):
-    scores = CrossEncoder(folder, device="cpu").predict(pairs, activation_fn=torch.nn.Identity())
-    said.append(scores.tolist())
-print(json.dumps(said))
+
+def scores(folder, pairs):
+    return CrossEncoder(folder, device="cpu").predict(pairs, activation_fn=torch.nn.Identity()).tolist()
+
+print(json.dumps([scores(*asked) for asked in json.loads(sys.argv[2])]))
 """
 )
 

@@ -234,19 +234,19 @@ def _entails(
 def _part(rows: TextRows, size: int, seed: int) -> TextRows:
     if size < 1:
         raise ConfigError(f"max_samples: got {size}, expected a whole number above 0.")
-    keys = [f"{entails} {subcase}" for entails, subcase in zip(_entailed(rows), rows.kept[1], strict=True)]
+    keys = [f"{entails} {subcase}" for entails, subcase in zip(entailed(rows), rows.kept[1], strict=True)]
     strata = np.unique(keys, return_inverse=True)[1]
     return rows.take(stratified_sample(strata, size, seed, "hans"))
 
 
-def _entailed(rows: TextRows) -> np.ndarray:
+def entailed(rows: TextRows) -> np.ndarray:
     """Whether each row's gold label is entailment, (N,)."""
     return np.asarray(rows.labels) == 0
 
 
 def _lines(rows: TextRows, entails_RN: np.ndarray, methods: Sequence[str]) -> tuple[HansLine, ...]:
-    right_RN = entails_RN == _entailed(rows)
-    gold = np.where(_entailed(rows), *GOLD_LABELS)
+    right_RN = entails_RN == entailed(rows)
+    gold = np.where(entailed(rows), *GOLD_LABELS)
     heuristics, subcases = map(np.array, rows.kept)
     by_method = {name: [place for place, method in enumerate(methods) if method == name] for name in methods}
 
